@@ -1,0 +1,149 @@
+"""The append load: a process of its own that keeps N connections busy, one append in flight on each.
+
+Owns the timed window and its latencies; knows no peer by name and never retries. Run by `generator.run`.
+"""
+
+import asyncio
+import gc
+import signal
+import subprocess
+import time
+from collections import Counter
+
+import uvloop
+
+from bench import generator, proc
+from bench.wire import Exchange, ResponseReader, append_request
+
+DRAIN_SECONDS_MAX = 5.0
+
+
+class Load:
+    """One closed-loop run, as told by the spec (see `append.load_spec` for its fields)."""
+
+    def __init__(self, spec: dict) -> None:
+        self.spec = spec
+        self.port: int = spec["port"]
+        self.latencies_ns: list[int] = []
+        self.refused: Counter[int] = Counter()
+        self.lost = 0
+        self.running = True
+        self.in_flight = 0
+
+    def prepare(self) -> list[bytes]:
+        """Create one stream per connection and build each connection's request bytes."""
+        content_type, body = self.spec["content_type"], self.spec["body"].encode()
+        streams = [f"{self.spec['prefix']}/{n:05d}" for n in range(self.spec["connections"])]
+        with Exchange(self.port) as exchange:
+            for stream in streams:
+                exchange.create(stream, content_type)
+        return [append_request(stream, self.port, content_type, body) for stream in streams]
+
+    async def run(self) -> dict:
+        requests = self.prepare()
+        loop = asyncio.get_running_loop()
+        appenders = [Appender(self, raw) for raw in requests]
+        for appender in appenders:
+            await loop.create_connection(lambda appender=appender: appender, "127.0.0.1", self.port)
+        gc.collect()
+        gc.disable()
+        for appender in appenders:
+            appender.fire()
+        await asyncio.sleep(self.spec["warmup_s"])
+        window = self._open_window()
+        await asyncio.sleep(self.spec["window_s"])
+        result = self._close_window(window)
+        drained_by = loop.time() + DRAIN_SECONDS_MAX
+        while self.in_flight and loop.time() < drained_by:
+            await asyncio.sleep(0.01)
+        for appender in appenders:
+            appender.transport.close()
+        return result
+
+    def _open_window(self) -> dict:
+        perf = None
+        if event := self.spec.get("perf_event"):
+            command = ["perf", "stat", "-x,", "-e", event, "-p", str(self.spec["server_pid"])]
+            perf = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        self.latencies_ns.clear()
+        self.refused.clear()
+        return {
+            "perf": perf,
+            "server_cpu_s": proc.cpu_seconds(self.spec["server_pid"]),
+            "own_cpu_s": time.process_time(),
+            "at_ns": time.perf_counter_ns(),
+        }
+
+    def _close_window(self, window: dict) -> dict:
+        elapsed_s = (time.perf_counter_ns() - window["at_ns"]) / 1e9
+        own_cpu_s = time.process_time() - window["own_cpu_s"]
+        server_cpu_s = proc.cpu_seconds(self.spec["server_pid"]) - window["server_cpu_s"]
+        latencies_ns = sorted(self.latencies_ns)
+        self.running = False
+        appends = len(latencies_ns)
+        result = {
+            "appends": appends,
+            "appends_per_s": round(appends / elapsed_s, 1),
+            "p50_ms": generator.percentile_ms(latencies_ns, 0.50),
+            "p99_ms": generator.percentile_ms(latencies_ns, 0.99),
+            "server_cpu": round(server_cpu_s / elapsed_s, 3),
+            "server_cpu_us_per_append": round(server_cpu_s * 1e6 / appends, 2) if appends else None,
+            "generator_cpu": round(own_cpu_s / elapsed_s, 3),
+            "refused": {str(status): count for status, count in self.refused.items()},
+            "connections_lost": self.lost,
+        }
+        if (perf := window["perf"]) is not None:
+            perf.send_signal(signal.SIGINT)
+            counted = perf.communicate(timeout=5)[1].split(",")[0]
+            result["instructions_per_append"] = round(float(counted) / appends) if appends else None
+        return result
+
+
+class Appender(asyncio.Protocol):
+    """One connection with one append in flight, always the same bytes."""
+
+    __slots__ = ("_load", "_raw", "_reader", "_sent_ns", "_write", "transport")
+
+    def __init__(self, load: Load, raw: bytes) -> None:
+        self._load = load
+        self._raw = raw
+        self._reader = ResponseReader()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        self.transport = transport
+        self._write = transport.write
+
+    def fire(self) -> None:
+        self._load.in_flight += 1
+        self._sent_ns = time.perf_counter_ns()
+        self._write(self._raw)
+
+    def data_received(self, data: bytes) -> None:
+        # With one request in flight, a 204 that ends in an empty line is exactly one whole response. This
+        # test takes 0.2 us and the reader 4 us, which would make the generator the slower side in memory.
+        if data[9:12] == b"204" and data[-4:] == b"\r\n\r\n" and not self._reader.partial:
+            load, now_ns = self._load, time.perf_counter_ns()
+            load.latencies_ns.append(now_ns - self._sent_ns)
+            if load.running:
+                self._sent_ns = now_ns
+                self._write(self._raw)
+            else:
+                load.in_flight -= 1
+            return
+        for response in self._reader.feed(data):
+            self._load.in_flight -= 1
+            if response.status // 100 == 2:
+                self._load.latencies_ns.append(time.perf_counter_ns() - self._sent_ns)
+            else:
+                self._load.refused[response.status] += 1
+            if self._load.running:
+                self.fire()
+
+    def connection_lost(self, _: Exception | None) -> None:
+        if self._load.running:
+            self._load.lost += 1
+            self._load.in_flight -= 1
+
+
+if __name__ == "__main__":
+    generator.answer(lambda spec: uvloop.run(Load(spec).run()))

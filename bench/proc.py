@@ -1,0 +1,66 @@
+"""What the kernel says about a process tree: CPU time, resident memory, the descriptor limit.
+
+Reads /proc only; starts and ends nothing.
+"""
+
+import os
+import resource
+from pathlib import Path
+
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+def tree(pid: int) -> list[int]:
+    """The process and all its living descendants; empty when it is gone."""
+    found, waiting = [], [pid]
+    while waiting:
+        one = waiting.pop()
+        try:
+            for task in Path(f"/proc/{one}/task").iterdir():
+                waiting += [int(child) for child in (task / "children").read_text().split()]
+        except OSError:
+            continue
+        found.append(one)
+    return found
+
+
+def cpu_seconds(pid: int) -> float:
+    """User plus system time of the tree so far; children already reaped are counted with their parent."""
+    ticks = 0
+    for one in tree(pid):
+        try:
+            # The command name may hold spaces and brackets: count fields after its closing one.
+            fields = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        ticks += sum(int(fields[i]) for i in (11, 12, 13, 14))
+    return ticks / TICKS_PER_SECOND
+
+
+def rss_bytes(pid: int) -> int:
+    pages = 0
+    for one in tree(pid):
+        try:
+            pages += int(Path(f"/proc/{one}/statm").read_text().split()[1])
+        except OSError:
+            continue
+    return pages * PAGE_BYTES
+
+
+def raise_descriptor_limit() -> int:
+    """Lift the soft limit of open files to the hard one, for this process and those it starts."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard
+
+
+def filesystem_of(path: Path) -> str:
+    """The type of the filesystem that holds `path`, such as ext4 or tmpfs."""
+    device = path.stat().st_dev
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    for row in Path("/proc/self/mountinfo").read_text().splitlines():
+        fields = row.split()
+        if fields[2] == wanted:
+            return fields[fields.index("-") + 1]
+    return "unknown"

@@ -1,0 +1,33 @@
+"""Every benchmark there is, by name. A new one is a function from Settings to Results and a row here.
+
+Owns the list and which of it runs by default; never runs anything.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bench import append, cost, fanout, hostile
+from bench.report import Result
+from bench.rounds import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    name: str
+    what: str
+    run: Callable[[Settings], list[Result]]
+    by_default: bool = True
+
+
+BENCHMARKS = {
+    one.name: one
+    for one in (
+        Benchmark("B1", "append 100 B, 64 connections, fsync before the answer", append.run_b1),
+        Benchmark("B2", "the same in memory", append.run_b2),
+        Benchmark("B3", "JSON arrays of 100 messages, fsync", append.run_b3),
+        Benchmark("B4", "SSE fan-out to 50, 200 and 1,000 subscribers", fanout.run_b4),
+        Benchmark("B12", "CPU per append, with a profile", cost.run_b12),
+        Benchmark("SKETCH", "appends beside a bare sketch of the append path", append.run_sketch, False),
+        Benchmark("HOSTILE", "append p99 beside clients that misbehave", hostile.run_hostile, False),
+    )
+}

@@ -1,0 +1,201 @@
+"""The only place where parts are wired together: settings in, a running node out.
+
+Owns the order of start and stop. Never holds logic of its own beyond that order.
+
+    lock the data directory -> recover -> start the log -> upkeep -> listen -> ready        and back again on SIGTERM
+"""
+
+from __future__ import annotations
+
+import asyncio
+import cProfile
+import fcntl
+import gc
+import os
+import resource
+import signal
+import sys
+from pathlib import Path
+from typing import IO
+
+import structlog
+import uvloop
+
+from headwater.catalog.sqlite import CatalogMismatch, NullCatalog, SqliteCatalog
+from headwater.config import Settings
+from headwater.doors.http.durable_streams import DurableStreams
+from headwater.doors.http.respond import Responder
+from headwater.doors.http.server import HttpServer
+from headwater.engine.group import Group
+from headwater.engine.recovery import LogContradiction, recover
+from headwater.engine.upkeep import Upkeep
+from headwater.log.entries import BadEntry
+from headwater.log.null import NullLog
+from headwater.log.recovery import LogCorrupt
+from headwater.log.wal import Wal
+from headwater.model.commands import Durability
+from headwater.model.stream import Limits
+from headwater.observe import logging
+from headwater.observe.health import Health
+from headwater.observe.metrics import Gauge, Metrics
+from headwater.world import Catalog, Log, SystemClock, SystemRng
+
+EXIT_OK, EXIT_FAILED = 0, 1
+SWITCH_INTERVAL_S = 0.0005
+"""How long the event loop may hold the interpreter while the log's writer waits for it: the default of 5 ms is a
+visible part of an append's latency under load."""
+
+log = structlog.get_logger("headwater")
+
+
+class CannotStart(Exception):
+    """Something outside has to change first; the message says what."""
+
+
+def serve(settings: Settings) -> int:
+    """Runs a node until SIGTERM or SIGINT; returns the process's exit code."""
+    logging.set_up(settings.log_level, settings.log_format)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    profile = os.environ.get("HEADWATER_PROFILE")
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            if profile:
+                with cProfile.Profile() as profiler:
+                    runner.run(_run(settings))
+                profiler.dump_stats(profile)
+            else:
+                runner.run(_run(settings))
+    except (CannotStart, LogCorrupt, LogContradiction, CatalogMismatch, BadEntry) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return EXIT_FAILED
+    return EXIT_OK
+
+
+async def _run(settings: Settings) -> None:
+    node = Node(settings)
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    try:
+        address = await node.start()
+        print(f"headwater ready on http://{address}", flush=True)
+        await stopping.wait()
+    finally:
+        await node.stop()
+
+
+class Node:
+    """One node, assembled. `start` and `stop` may each be called once."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._lock: IO[bytes] | None = None
+        self._group: Group | None = None
+        self._upkeep: Upkeep | None = None
+        self._http: HttpServer | None = None
+
+    async def start(self) -> str:
+        """Recovers and listens; returns HOST:PORT. Raises CannotStart, LogCorrupt or LogContradiction."""
+        settings = self.settings
+        _raise_file_limit(settings.connections_max)
+        clock = SystemClock()
+        wal, catalog = self._stores()
+        loop = asyncio.get_running_loop()
+        limits = Limits(
+            settings.producers_per_stream_max, settings.producer_idle_ms, Durability[settings.durability.upper()]
+        )
+        group = self._group = Group(wal, catalog, clock, loop.call_soon, limits, settings.hot_bytes_max)
+        if settings.memory:
+            # Nothing tells this run's streams from those of the last one: their ids, and so their ETags, must.
+            group.next_sid = clock.now_ms() << 16
+        began_s = loop.time()
+        count = recover(group)
+        if count:
+            log.info("recovered", events=count, streams=len(group.streams), seconds=round(loop.time() - began_s, 3))
+        wal.start(self._progress)
+        self._upkeep = Upkeep(group, settings.checkpoint_interval_ms, lambda why: log.error("checkpoint", error=why))
+        self._upkeep.start()
+        gc.collect()
+        gc.freeze()  # what recovery built is long-lived: the collector need not walk it again
+
+        responder = Responder(settings.cors_origin, settings.memory)
+        streams = DurableStreams(group, settings, responder, clock, SystemRng())
+        http = self._http = HttpServer(settings, streams, responder)
+        _pages(http, streams, group, self._upkeep)
+        host, port = settings.listen_address
+        try:
+            port = await http.listen(host, port)
+        except OSError as error:
+            raise CannotStart(f"cannot listen on {settings.listen}: {error.strerror}; choose another --listen") from None
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    def _stores(self) -> tuple[Log, Catalog]:
+        settings = self.settings
+        if settings.memory:
+            return NullLog(), NullCatalog()
+        data = Path(settings.data)
+        try:
+            data.mkdir(parents=True, exist_ok=True)
+            self._lock = (data / "lock").open("wb")
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise CannotStart(f"another node already serves {data}; stop it, or choose another --data") from None
+        except OSError as error:
+            raise CannotStart(f"cannot use the data directory {data}: {error.strerror}") from None
+        wal = Wal(data / "wal" / "0", settings.log_file_bytes, settings.disk_sync_ms)
+        return wal, SqliteCatalog(data / "catalog.db")
+
+    def _progress(self) -> None:
+        group = self._group
+        if group is None:
+            return
+        failed_before = group.failed
+        group.progress()
+        if group.failed and not failed_before:
+            log.critical("the log failed: this node acknowledges nothing any more", reason=group.log.failure)
+
+    async def stop(self) -> None:
+        if self._http is not None:
+            await self._http.close(self.settings.shutdown_grace_ms / 1000)
+        if self._upkeep is not None:
+            await self._upkeep.stop()
+        if self._group is not None:
+            self._group.log.close()
+            self._group.catalog.close()
+        if self._lock is not None:
+            self._lock.close()
+
+
+def _pages(http: HttpServer, streams: DurableStreams, group: Group, upkeep: Upkeep) -> None:
+    health = Health()
+    health.add("log", lambda: group.log.failure)
+    health.add("checkpoint", lambda: upkeep.failure)
+    health.add("shutdown", lambda: "the node is shutting down" if http.closing else None)
+    metrics = Metrics()
+    metrics.add(
+        Gauge("appends", "Appends accepted since the start.", lambda: group.appends_count, counts=True),
+        Gauge("reads", "Stream reads since the start.", lambda: streams.reads_count, counts=True),
+        Gauge("streams_loaded", "Streams whose metadata is in memory.", lambda: len(group.streams)),
+        Gauge("hot_bytes", "Payload bytes held in memory.", lambda: group.hot_bytes),
+        Gauge("log_tail_position", "Log position after the newest event.", lambda: group.log.tail, counts=True),
+        Gauge("log_synced_position", "Log position up to which the log is synced.", lambda: group.log.synced, counts=True),
+        Gauge("log_failed", "1 when the log acknowledges nothing any more.", lambda: int(group.failed)),
+        Gauge("connections_open", "HTTP connections.", lambda: len(http.connections)),
+        Gauge("connections_refused", "Connections cut for lack of room.", lambda: http.refused_count, counts=True),
+        Gauge("sse_open", "Open SSE connections.", lambda: streams.sse_open),
+        Gauge("long_polls_open", "Waiting long-polls.", lambda: streams.long_polls_open),
+        Gauge("checkpoints", "Checkpoints taken since the start.", lambda: upkeep.checkpoints_count, counts=True),
+    )
+    http.page("/healthz", health.healthz)
+    http.page("/readyz", health.readyz)
+    http.page("/metrics", metrics.prometheus)
+    http.page("/__headwater/metrics", metrics.json)
+
+
+def _raise_file_limit(connections_max: int) -> None:
+    """Every connection is a file descriptor: takes as many as the system grants."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = min(hard, connections_max + 256) if hard != resource.RLIM_INFINITY else connections_max + 256
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

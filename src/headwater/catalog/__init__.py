@@ -1,0 +1,1 @@
+"""The catalog: every stream's metadata in SQLite, true for a log position. Never holds payloads."""

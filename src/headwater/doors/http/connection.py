@@ -1,0 +1,326 @@
+"""One HTTP connection: requests in, responses out in order, with back-pressure both ways.
+
+Owns the socket's protocol object, pipelining and time limits. Never knows what a stream is: handlers do.
+
+Appends of one connection are judged as they arrive and answered in order; everything else waits until the answers in
+front of it are out, so that a pipelined read sees the append before it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from headwater.doors.http.respond import Responder
+from headwater.doors.http.wire import BODY, HEAD, IDLE, Continue, Parsed, Request, RequestParser
+from headwater.engine.group import Outcome
+from headwater.errors import Failure, RequestTimeout
+
+if TYPE_CHECKING:
+    from headwater.doors.http.server import HttpServer
+
+PIPELINE_MAX = 256
+"""Unanswered requests of one connection; beyond it the socket is not read."""
+BODY_RATE_BYTES_PER_S = 64 * 1024
+"""A body is given time for its size at this rate, on top of the fixed allowance."""
+LINGER_S = 2.0
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+class Exchange:
+    """A request and the place of its answer in the order of answers."""
+
+    __slots__ = ("answer", "connection", "request", "then")
+
+    def __init__(self, connection: Connection, request: Request) -> None:
+        self.connection = connection
+        self.request = request
+        self.answer: bytes | None = None
+        self.then: Callable[[Exchange, Outcome], None] | None = None
+        """What to do with the outcome of a submitted command."""
+
+    def resolve(self, outcome: Outcome) -> None:
+        if self.then is not None:
+            self.then(self, outcome)
+
+    @property
+    def responder(self) -> Responder:
+        return self.connection.responder
+
+    def reply(self, data: bytes) -> None:
+        """The whole answer. It leaves when every answer in front of it has left."""
+        connection = self.connection
+        exchanges = connection.exchanges
+        if exchanges and exchanges[0] is self:
+            exchanges.popleft()
+            connection.send(data, self.request.keep_alive)
+            if exchanges or connection.waiting:
+                connection.advance()
+        else:
+            self.answer = data
+
+    def fail(self, failure: Failure) -> None:
+        head_only = self.request.method == b"HEAD"
+        self.reply(self.responder.failure(failure, self.request.keep_alive, head_only))
+
+
+class Streamer(Protocol):
+    """An answer that is written over time. The connection calls these; `Connection.finish` ends it."""
+
+    def drained(self) -> None:
+        """The socket takes data again."""
+        ...
+
+    def tick(self, now_s: float) -> None:
+        """About twice a second."""
+        ...
+
+    def stop(self) -> None:
+        """The server is shutting down: say goodbye and finish."""
+        ...
+
+    def lost(self) -> None:
+        """The client is gone."""
+        ...
+
+
+class Connection(asyncio.Protocol):
+    __slots__ = (
+        "_active",
+        "_closing",
+        "_deadline_s",
+        "_lingering",
+        "_parser",
+        "_phase",
+        "_reading",
+        "_server",
+        "_transport",
+        "exchanges",
+        "paused",
+        "responder",
+        "streamer",
+        "waiting",
+    )
+
+    def __init__(self, server: HttpServer) -> None:
+        settings = server.settings
+        self._server = server
+        self.responder = server.responder
+        self._parser = RequestParser(settings.head_bytes_max, settings.header_count_max, settings.body_bytes_max)
+        self._transport: asyncio.Transport | None = None
+        self._closing = False
+        self._lingering = False
+        self._active = True
+        self._phase = IDLE
+        self._reading = True
+        self._deadline_s = 0.0
+        self.exchanges: deque[Exchange] = deque()
+        self.waiting: deque[Parsed] = deque()
+        self.streamer: Streamer | None = None
+        self.paused = False
+
+    # ---- asyncio calls these ------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment]  # uvloop's transports are not asyncio's by class
+        transport.set_write_buffer_limits(high=self._server.settings.write_buffer_bytes_max)  # type: ignore[attr-defined]
+        if not self._server.admit(self):
+            self.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._closing = True
+        self._server.forget(self)
+        streamer, self.streamer = self.streamer, None
+        if streamer is not None:
+            streamer.lost()
+        self.exchanges.clear()
+        self.waiting.clear()
+
+    def data_received(self, data: bytes) -> None:
+        if self._closing:
+            return
+        self._active = True
+        parser = self._parser
+        try:
+            parsed = parser.feed(data)
+        except Failure as failure:
+            self._refuse(failure)
+            return
+        for item in parsed:
+            if (
+                not self.waiting
+                and type(item) is Request
+                and (not self.exchanges or (item.method == b"POST" and self.streamer is None))
+            ):
+                self._start(item)
+            else:
+                self.waiting.append(item)
+        if self.waiting and not self.exchanges:
+            self.advance()
+        if parser.failure is not None:
+            self._refuse(parser.failure)
+        elif len(self.exchanges) + len(self.waiting) > PIPELINE_MAX:
+            self._pause_reading()
+        if parser.state != self._phase:
+            self._enter(parser.state)
+
+    def eof_received(self) -> bool:
+        # A client that half-closes after its request still gets its answer.
+        return bool(self.exchanges)
+
+    def pause_writing(self) -> None:
+        self.paused = True
+        self._pause_reading()
+
+    def resume_writing(self) -> None:
+        self.paused = False
+        if self.streamer is not None:
+            self.streamer.drained()
+        if not self.paused and len(self.exchanges) + len(self.waiting) <= PIPELINE_MAX:
+            self._resume_reading()
+            if self.waiting and not self.exchanges:
+                self.advance()
+
+    # ---- handlers call these ------------------------------------------------------------------------------------
+
+    def send(self, data: bytes, keep_alive: bool) -> None:
+        transport = self._transport
+        if transport is None or self._closing:
+            return
+        transport.write(data)
+        if not keep_alive:
+            self._linger(transport)
+
+    def write(self, data: bytes) -> None:
+        if self._transport is not None and not self._closing:
+            self._transport.write(data)
+
+    def stream(self, streamer: Streamer) -> None:
+        """Hands the connection to an answer that is written over time."""
+        self.streamer = streamer
+
+    def finish(self, exchange: Exchange) -> None:
+        """Ends a streamed answer."""
+        self.streamer = None
+        if self.exchanges and self.exchanges[0] is exchange:
+            self.exchanges.popleft()
+        if not exchange.request.keep_alive:
+            self.close()
+        elif self.exchanges or self.waiting:
+            self.advance()
+
+    def close(self) -> None:
+        """Closes after what was written has left."""
+        if not self._closing and self._transport is not None:
+            self._closing = True
+            self._transport.close()
+
+    def abort(self) -> None:
+        self._closing = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    def advance(self) -> None:
+        """Answers that became ready behind the head leave; then waiting requests start."""
+        exchanges = self.exchanges
+        while exchanges and exchanges[0].answer is not None and not self._closing:
+            exchange = exchanges.popleft()
+            self.send(exchange.answer or b"", exchange.request.keep_alive)
+        while self.waiting and not self._closing and not self.paused:
+            item = self.waiting[0]
+            if exchanges and not (type(item) is Request and item.method == b"POST" and self.streamer is None):
+                break
+            self.waiting.popleft()
+            if type(item) is Request:
+                self._start(item)
+            elif type(item) is Continue:
+                self.write(_CONTINUE)
+        if not self._reading and not self.paused and len(exchanges) + len(self.waiting) <= PIPELINE_MAX // 2:
+            self._resume_reading()
+
+    def tick(self, now_s: float) -> None:
+        """Enforces time limits; called by the server's sweep about twice a second."""
+        if self.streamer is not None:
+            self.streamer.tick(now_s)
+            return
+        if self._lingering:
+            if now_s >= self._deadline_s:
+                self.abort()
+            return
+        if self._phase == IDLE and (self._active or self.exchanges):
+            # A slow reader holds one bounded buffer and one plan: it may take its time.
+            self._active = False
+            self._deadline_s = now_s + self._server.settings.idle_timeout_ms / 1000
+        elif now_s >= self._deadline_s and not self._closing:
+            if self._phase == IDLE:
+                self.close()
+            elif not self.exchanges:
+                self._refuse(RequestTimeout())
+
+    def shut_down(self) -> None:
+        """Stops taking requests: streams end with a last event, idle connections close, the others after answering."""
+        if self.streamer is not None:
+            self.streamer.stop()
+        for exchange in self.exchanges:
+            exchange.request.keep_alive = False
+        if not self.exchanges:
+            self.close()
+
+    # ---- inside -------------------------------------------------------------------------------------------------
+
+    def _start(self, request: Request) -> None:
+        if self._server.closing:
+            request.keep_alive = False
+        exchange = Exchange(self, request)
+        self.exchanges.append(exchange)
+        self._server.handle(exchange)
+
+    def _refuse(self, failure: Failure) -> None:
+        """A fault in the bytes themselves: answer it in its turn, then close."""
+        self.waiting.clear()
+        if self.streamer is not None:
+            self.close()
+            return
+        request = Request(b"", b"", {}, "1.1")
+        request.keep_alive = False
+        exchange = Exchange(self, request)
+        self.exchanges.append(exchange)
+        exchange.fail(failure)
+
+    def _linger(self, transport: asyncio.Transport) -> None:
+        """Closes so that the answer arrives: a client still sending would have it wiped out by a reset."""
+        self._closing = True
+        if self._phase == IDLE or not transport.can_write_eof():
+            transport.close()
+            return
+        self._lingering = True
+        self._deadline_s = self._server.now_s + LINGER_S
+        self._resume_reading_raw(transport)
+        transport.write_eof()
+
+    def _enter(self, phase: int) -> None:
+        """The clock of a request's head or body starts with its first byte; more bytes do not restart it."""
+        self._phase = phase
+        settings = self._server.settings
+        if phase == HEAD:
+            self._deadline_s = self._server.now_s + settings.head_timeout_ms / 1000
+        elif phase == BODY:
+            allowance_s = self._parser.body_expected / BODY_RATE_BYTES_PER_S
+            self._deadline_s = self._server.now_s + settings.body_timeout_ms / 1000 + allowance_s
+
+    def _pause_reading(self) -> None:
+        if self._reading and self._transport is not None and not self._closing:
+            self._reading = False
+            self._transport.pause_reading()
+
+    def _resume_reading_raw(self, transport: asyncio.Transport) -> None:
+        if not self._reading:
+            self._reading = True
+            transport.resume_reading()
+
+    def _resume_reading(self) -> None:
+        if not self._reading and self._transport is not None and not self._closing:
+            self._reading = True
+            self._transport.resume_reading()

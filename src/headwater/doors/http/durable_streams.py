@@ -1,0 +1,392 @@
+"""The Durable Streams protocol: what each method on a stream means.
+
+Owns the mapping between requests, commands and answers. Never parses bytes of HTTP itself and never decides a command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from headwater.config import Settings
+from headwater.doors.http import headers as parse
+from headwater.doors.http import sse
+from headwater.doors.http.connection import Exchange
+from headwater.doors.http.live import SLICE_BYTES, BodyPump, LongPoll, SseFeed
+from headwater.doors.http.respond import Responder
+from headwater.engine.group import Group, Outcome, Slice
+from headwater.engine.live import LiveStream
+from headwater.errors import BadBody, BadHeader, BadQuery, Failure, MethodNotAllowed
+from headwater.model import cursor as cursors
+from headwater.model import json_mode, offsets
+from headwater.model.commands import Append, Create, Delete
+from headwater.model.events import Appended, Created
+from headwater.model.offsets import NOW, START
+from headwater.model.stream import Unchanged
+from headwater.world import Clock, Rng
+
+_CACHE_MAX = 4096
+_READ_QUERY = ("offset", "live", "cursor", "max_bytes")
+ALLOWED = "GET, HEAD, PUT, POST, DELETE, OPTIONS"
+
+
+class DurableStreams:
+    """Handles one stream's requests. Counters are plain ints: `observe` exports them."""
+
+    def __init__(self, group: Group, settings: Settings, responder: Responder, clock: Clock, rng: Rng) -> None:
+        self._group = group
+        self._settings = settings
+        self._responder = responder
+        self._clock = clock
+        self._rng = rng
+        self._types: dict[bytes, str] = {}
+        self.reads_count = 0
+        self.sse_open = 0
+        self.long_polls_open = 0
+
+    def handle(self, exchange: Exchange, key: str, query: bytes) -> None:
+        """Starts the request. Raises Failure when it is refused at once."""
+        method = exchange.request.method
+        if method == b"POST":
+            self._append(exchange, key)
+        elif method == b"GET":
+            self._settled(exchange, key, lambda: self._get(exchange, key, query))
+        elif method == b"HEAD":
+            self._settled(exchange, key, lambda: self._head(exchange, key))
+        elif method == b"PUT":
+            self._create(exchange, key)
+        elif method == b"DELETE":
+            exchange.then = self._deleted
+            self._group.submit(key, Delete(), exchange)
+        else:
+            raise MethodNotAllowed(ALLOWED)
+
+    def _settled(self, exchange: Exchange, key: str, act: Callable[[], None]) -> None:
+        """Runs a read once no creation or deletion of its stream is under way."""
+        if not self._group.unsettled(key):
+            act()
+            return
+
+        def resume(exchange: Exchange, outcome: Outcome) -> None:
+            try:
+                if isinstance(outcome, Failure):
+                    raise outcome
+                act()
+            except Failure as failure:
+                exchange.fail(failure)
+
+        exchange.then = resume
+        self._group.after_settled(key, exchange)
+
+    # ---- append -------------------------------------------------------------------------------------------------
+
+    def _append(self, exchange: Exchange, key: str) -> None:
+        request = exchange.request
+        headers = request.headers
+        body = request.body
+        settings = self._settings
+        close = b"stream-closed" in headers and parse.flag(headers, b"stream-closed")
+        content_type: str | None = None
+        producer = None
+        stream_seq = None
+        if b"producer-id" in headers or b"producer-epoch" in headers or b"producer-seq" in headers:
+            producer = parse.producer(headers, settings.producer_id_bytes_max)
+        if body:
+            raw = headers.get(b"content-type")
+            if raw is None:
+                raise BadHeader("Content-Type", "an append names the content type of its body")
+            content_type = self._types.get(raw) or self._content_type(raw)
+            records = json_mode.messages(body) if content_type == json_mode.JSON else [body]
+        elif close:
+            records = []
+        else:
+            raise BadBody("an append needs a body; to close a stream send Stream-Closed: true")
+        if b"stream-seq" in headers:
+            stream_seq = parse.text("Stream-Seq", headers[b"stream-seq"], settings.stream_seq_bytes_max)
+        if_match = headers.get(b"if-match")
+        exchange.then = self._appended
+        self._group.submit(
+            key,
+            Append(
+                records,
+                content_type,
+                producer,
+                stream_seq,
+                close,
+                None if if_match is None else if_match.decode("latin-1"),
+            ),
+            exchange,
+        )
+
+    def _content_type(self, raw: bytes) -> str:
+        found = parse.content_type(raw, self._settings.content_type_bytes_max)
+        if len(self._types) >= _CACHE_MAX:
+            self._types.clear()
+        self._types[raw] = found
+        return found
+
+    def _appended(self, exchange: Exchange, outcome: Outcome) -> None:
+        if type(outcome) is Appended:
+            producer = outcome.producer
+            if producer is None and not outcome.closed and exchange.request.keep_alive:
+                exchange.reply(
+                    b"HTTP/1.1 204 No Content\r\nStream-Next-Offset: %020d" % outcome.end
+                    + self._responder.appended[outcome.durability]
+                )
+                return
+            status = 204 if producer is None else 200
+            durability = self._responder.durability_names[outcome.durability]
+            answer = [("Stream-Next-Offset", offsets.show(outcome.end)), ("Stream-Durability", durability)]
+            closed = outcome.closed
+        elif type(outcome) is Unchanged:
+            status = 204
+            producer = outcome.producer
+            answer = [("Stream-Next-Offset", offsets.show(outcome.end))]
+            closed = outcome.closed
+        elif isinstance(outcome, Failure):
+            exchange.fail(outcome)
+            return
+        else:
+            raise RuntimeError(f"an append ended as {outcome!r}")
+        if closed:
+            answer.append(("Stream-Closed", "true"))
+        if producer is not None:
+            answer.append(("Producer-Epoch", str(producer.epoch)))
+            answer.append(("Producer-Seq", str(producer.seq)))
+        length = None if status == 204 else 0
+        exchange.reply(self._responder.head(status, answer, length, exchange.request.keep_alive))
+
+    # ---- create and delete --------------------------------------------------------------------------------------
+
+    def _create(self, exchange: Exchange, key: str) -> None:
+        request = exchange.request
+        headers = request.headers
+        raw = headers.get(b"content-type")
+        content_type = None if raw is None else self._types.get(raw) or self._content_type(raw)
+        ttl_ms, expires_ms = parse.expiry(headers)
+        if not request.body:
+            records = []
+        elif content_type == json_mode.JSON:
+            records = json_mode.messages(request.body, allow_empty=True)
+        else:
+            records = [request.body]
+        exchange.then = self._created
+        self._group.submit(
+            key,
+            Create(
+                key=key,
+                content_type=content_type,
+                records=records,
+                ttl_ms=ttl_ms,
+                expires_ms=expires_ms,
+                closed=parse.flag(headers, b"stream-closed"),
+                durability=parse.durability(headers),
+            ),
+            exchange,
+        )
+
+    def _created(self, exchange: Exchange, outcome: Outcome) -> None:
+        request = exchange.request
+        if isinstance(outcome, Failure):
+            exchange.fail(outcome)
+            return
+        if type(outcome) is Created:
+            tail, closed = sum(map(len, outcome.records)), outcome.closed
+            host = request.headers.get(b"host", b"").decode("latin-1")
+            path = request.target.partition(b"?")[0].decode("latin-1")
+            status, answer = 201, [("Location", f"http://{host}{path}")]
+        elif type(outcome) is Unchanged:
+            tail, closed = outcome.end, outcome.closed
+            status, answer = 200, []
+        else:
+            raise RuntimeError(f"a creation ended as {outcome!r}")
+        content_type = request.headers.get(b"content-type", b"application/octet-stream").decode("latin-1")
+        answer += [("Content-Type", content_type), ("Stream-Next-Offset", offsets.show(tail))]
+        if closed:
+            answer.append(("Stream-Closed", "true"))
+        exchange.reply(self._responder.head(status, answer, 0, request.keep_alive))
+
+    def _deleted(self, exchange: Exchange, outcome: Outcome) -> None:
+        if isinstance(outcome, Failure):
+            exchange.fail(outcome)
+        else:
+            exchange.reply(self._responder.head(204, [], None, exchange.request.keep_alive))
+
+    # ---- reads --------------------------------------------------------------------------------------------------
+
+    def _head(self, exchange: Exchange, key: str) -> None:
+        stream = self._group.find(key, touch=False)
+        answer = [
+            ("Content-Type", stream.content_type),
+            ("Stream-Next-Offset", offsets.show(stream.visible)),
+            ("Stream-Earliest-Offset", offsets.show(stream.earliest)),
+            ("Stream-Durability", self._responder.durability_names[stream.durability]),
+            ("ETag", tail_etag(stream)),
+            ("Cache-Control", "no-store"),
+        ]
+        if stream.closed_visible:
+            answer.append(("Stream-Closed", "true"))
+        if stream.ttl_ms is not None:
+            answer.append(("Stream-TTL", str(stream.ttl_ms // 1000)))
+        if stream.expires_ms is not None:
+            moment = datetime.fromtimestamp(stream.expires_ms / 1000, UTC)
+            answer.append(("Stream-Expires-At", moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")))
+        status = 304 if _matches(exchange, tail_etag(stream)) else 200
+        exchange.reply(self._responder.head(status, answer, None, exchange.request.keep_alive))
+
+    def _get(self, exchange: Exchange, key: str, query: bytes) -> None:
+        wanted = parse.query(query, _READ_QUERY)
+        live = wanted.get("live")
+        if live not in (None, "long-poll", "sse"):
+            raise BadQuery("live", "expected long-poll or sse")
+        token = wanted.get("offset")
+        if token is None and live is not None:
+            raise BadQuery("offset", "a live read says where it starts; use -1 for the beginning or now for the tail")
+        offset = START if token is None else offsets.parse(token)
+        stream = self._group.find(key, touch=True)
+        self.reads_count += 1
+        if live == "sse":
+            self._sse(exchange, stream, offset, wanted.get("cursor"))
+        elif live == "long-poll":
+            self._long_poll(exchange, stream, offset, wanted.get("cursor"))
+        else:
+            part = self._group.read(stream, offset, self._bytes_max(wanted.get("max_bytes")))
+            self._catch_up(exchange, part, offset == NOW)
+
+    def _bytes_max(self, text: str | None) -> int:
+        limit = self._settings.read_bytes_max
+        if text is None:
+            return limit
+        if not (text.isascii() and text.isdigit() and 0 < len(text) <= 12):
+            raise BadQuery("max_bytes", "expected a number of bytes")
+        return max(1, min(limit, int(text)))
+
+    def _catch_up(self, exchange: Exchange, part: Slice, now: bool) -> None:
+        etag = slice_etag(part)
+        answer = self._read_headers(part)
+        answer.append(("ETag", etag))
+        # What ends before the tail never changes; the tail may grow at any moment, so a cache has to ask again.
+        if now:
+            answer.append(("Cache-Control", "no-store"))
+        elif part.up_to_date and not part.closed:
+            answer.append(("Cache-Control", "no-cache"))
+        else:
+            answer.append(("Cache-Control", "public, max-age=60, stale-while-revalidate=300"))
+        if not now and _matches(exchange, etag):
+            exchange.reply(self._responder.head(304, answer, None, exchange.request.keep_alive))
+            return
+        self._send_body(exchange, answer, part)
+
+    def _read_headers(self, part: Slice) -> list[tuple[str, str]]:
+        answer = [("Content-Type", part.stream.content_type), ("Stream-Next-Offset", offsets.show(part.end))]
+        if part.up_to_date:
+            answer.append(("Stream-Up-To-Date", "true"))
+        if part.closed:
+            answer.append(("Stream-Closed", "true"))
+        return answer
+
+    def _send_body(self, exchange: Exchange, answer: list[tuple[str, str]], part: Slice) -> None:
+        size = part.end - part.start
+        if part.stream.is_json:
+            size += max(len(part.payloads) - 1, 0) + 2
+        head = self._responder.head(200, answer, size, exchange.request.keep_alive)
+        if size <= SLICE_BYTES:
+            body = json_mode.array(part.payloads) if part.stream.is_json else b"".join(part.payloads)
+            exchange.reply(head + body)
+            return
+        pump = BodyPump(exchange, part, lambda: None)
+        exchange.connection.write(head)
+        exchange.connection.stream(pump)
+        pump.drained()
+
+    def _cursor(self, theirs: str | None) -> int:
+        jitter = 1 + self._rng.below(cursors.JITTER_INTERVALS_MAX) if theirs else 1
+        return cursors.answer(theirs, self._clock.now_ms(), jitter)
+
+    def _long_poll(self, exchange: Exchange, stream: LiveStream, offset: int, cursor: str | None) -> None:
+        part = self._group.read(stream, offset, self._settings.read_bytes_max)
+        if part.payloads or part.closed:
+            self._answer_long_poll(exchange, part, cursor)
+            return
+
+        def answer(exchange: Exchange, stream: LiveStream, start: int) -> None:
+            self.long_polls_open -= 1
+            try:
+                self._answer_long_poll(
+                    exchange, self._group.read(stream, start, self._settings.read_bytes_max), cursor
+                )
+            except Failure as failure:
+                exchange.fail(failure)
+
+        def gone(exchange: Exchange, failure: Failure | None) -> None:
+            self.long_polls_open -= 1
+            if failure is not None:
+                exchange.fail(failure)
+
+        self.long_polls_open += 1
+        timeout_s = self._settings.long_poll_timeout_ms / 1000
+        LongPoll(exchange, self._group, stream, part.end, timeout_s, answer, gone)
+
+    def _answer_long_poll(self, exchange: Exchange, part: Slice, cursor: str | None) -> None:
+        answer = self._read_headers(part)
+        answer.append(("Cache-Control", "no-store" if not part.payloads else "no-cache"))
+        if not part.closed:
+            answer.append(("Stream-Cursor", str(self._cursor(cursor))))
+        if part.payloads:
+            answer.append(("ETag", slice_etag(part)))
+            self._send_body(exchange, answer, part)
+        else:
+            exchange.reply(self._responder.head(204, answer, None, exchange.request.keep_alive))
+
+    def _sse(self, exchange: Exchange, stream: LiveStream, offset: int, cursor: str | None) -> None:
+        if exchange.request.version != "1.1":
+            raise BadQuery("live", "SSE needs HTTP/1.1")
+        start = self._group.read(stream, offset, 1)
+        answer = [
+            ("Content-Type", "text/event-stream"),
+            ("Cache-Control", "no-cache"),
+            ("Transfer-Encoding", "chunked"),
+        ]
+        if not sse.is_text(stream.content_type):
+            answer.append(("Stream-SSE-Data-Encoding", "base64"))
+        settings = self._settings
+        shifted = self._cursor(cursor) if cursor else 0
+
+        def present() -> int:
+            # A client that brought a cursor ahead of the clock is answered ahead of it until the clock catches up.
+            return max(shifted, cursors.interval(self._clock.now_ms()))
+
+        self.sse_open += 1
+        feed = SseFeed(
+            exchange,
+            self._group,
+            stream,
+            start.start,
+            present,
+            settings.sse_keepalive_ms / 1000,
+            settings.sse_lifetime_ms / 1000,
+            self._sse_closed,
+        )
+        feed.begin(self._responder.head(200, answer, None, exchange.request.keep_alive))
+
+    def _sse_closed(self) -> None:
+        self.sse_open -= 1
+
+
+def tail_etag(stream: LiveStream) -> str:
+    return f'"{stream.sid}:{stream.visible}{":c" if stream.closed_visible else ""}"'
+
+
+def slice_etag(part: Slice) -> str:
+    return f'"{part.stream.sid}:{part.start}:{part.end}{":c" if part.closed else ""}"'
+
+
+def _matches(exchange: Exchange, etag: str) -> bool:
+    """Weak comparison, as If-None-Match wants it."""
+    value = exchange.request.headers.get(b"if-none-match")
+    if value is None:
+        return False
+    if value == b"*":
+        return True
+    wanted = etag.encode()
+    return any(tag.strip().removeprefix(b"W/") == wanted for tag in value.split(b","))

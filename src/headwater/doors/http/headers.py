@@ -1,0 +1,129 @@
+"""Request headers and query parameters into values, with the refusals they can earn.
+
+Owns their syntax. Never looks at a stream.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from urllib.parse import unquote_to_bytes
+
+from headwater.errors import BadHeader, BadName, BadQuery
+from headwater.model.commands import Durability, Producer
+from headwater.model.producers import NUMBER_MAX
+
+_TTL = re.compile(rb"0|[1-9][0-9]{0,11}")
+_NUMBER = re.compile(rb"0|[1-9][0-9]{0,15}")
+_RFC3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)")
+_CONTENT_TYPE = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+/[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_DURABILITY = {b"fsync": Durability.FSYNC, b"disk": Durability.DISK, b"memory": Durability.MEMORY}
+
+Headers = dict[bytes, bytes]
+
+
+def text(name: str, value: bytes, bytes_max: int) -> str:
+    if len(value) > bytes_max:
+        raise BadHeader(name, f"at most {bytes_max} bytes")
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        raise BadHeader(name, "not valid UTF-8") from None
+
+
+def number(name: str, value: bytes) -> int:
+    if _NUMBER.fullmatch(value) is None or (parsed := int(value)) > NUMBER_MAX:
+        raise BadHeader(name, "expected an integer from 0 to 2^53-1, without sign or leading zeros")
+    return parsed
+
+
+def producer(headers: Headers, id_bytes_max: int) -> Producer | None:
+    name = headers.get(b"producer-id")
+    epoch = headers.get(b"producer-epoch")
+    seq = headers.get(b"producer-seq")
+    if name is None and epoch is None and seq is None:
+        return None
+    if name is None or epoch is None or seq is None:
+        raise BadHeader("Producer-Id", "Producer-Id, Producer-Epoch and Producer-Seq go together")
+    if not name:
+        raise BadHeader("Producer-Id", "it is empty")
+    return Producer(
+        text("Producer-Id", name, id_bytes_max), number("Producer-Epoch", epoch), number("Producer-Seq", seq)
+    )
+
+
+def content_type(value: bytes, bytes_max: int) -> str:
+    """The content type, lower case and without parameters."""
+    found = text("Content-Type", value, bytes_max).partition(";")[0].strip().lower()
+    if _CONTENT_TYPE.fullmatch(found) is None:
+        raise BadHeader("Content-Type", "expected type/subtype")
+    return found
+
+
+def flag(headers: Headers, name: bytes) -> bool:
+    """A boolean header: only `true` counts."""
+    value = headers.get(name)
+    return value is not None and value.lower() == b"true"
+
+
+def expiry(headers: Headers) -> tuple[int | None, int | None]:
+    """(ttl_ms, expires_ms), at most one of them set."""
+    ttl = headers.get(b"stream-ttl")
+    expires = headers.get(b"stream-expires-at")
+    if ttl is not None and expires is not None:
+        raise BadHeader("Stream-TTL", "not together with Stream-Expires-At")
+    if ttl is not None:
+        if _TTL.fullmatch(ttl) is None:
+            raise BadHeader("Stream-TTL", "expected whole seconds, without sign, point or leading zeros")
+        return int(ttl) * 1000, None
+    if expires is not None:
+        return None, _timestamp_ms(expires)
+    return None, None
+
+
+def _timestamp_ms(value: bytes) -> int:
+    found = value.decode("latin-1")
+    if _RFC3339.fullmatch(found) is not None:
+        try:
+            moment = datetime.fromisoformat(found.upper())
+            return int(moment.timestamp() * 1000)
+        except (ValueError, OverflowError):
+            pass
+    raise BadHeader("Stream-Expires-At", "expected an RFC 3339 timestamp such as 2030-01-31T12:00:00Z")
+
+
+def durability(headers: Headers) -> Durability | None:
+    value = headers.get(b"stream-durability")
+    if value is None:
+        return None
+    found = _DURABILITY.get(value.lower())
+    if found is None:
+        raise BadHeader("Stream-Durability", "expected fsync, disk or memory")
+    return found
+
+
+def path_text(path: bytes) -> str:
+    """A percent-decoded path. Raises BadName when it is not UTF-8."""
+    raw = unquote_to_bytes(path) if b"%" in path else path
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        raise BadName("the path is not valid UTF-8") from None
+
+
+def query(raw: bytes, single: tuple[str, ...]) -> dict[str, str]:
+    """Query parameters; those in `single` may stand only once. Unknown ones are kept and ignored by the callers."""
+    found: dict[str, str] = {}
+    if not raw:
+        return found
+    for part in raw.split(b"&"):
+        name_raw, _, value_raw = part.partition(b"=")
+        try:
+            name = unquote_to_bytes(name_raw).decode()
+            value = unquote_to_bytes(value_raw.replace(b"+", b" ")).decode()
+        except UnicodeDecodeError:
+            raise BadQuery("?", "not valid UTF-8") from None
+        if name in found and name in single:
+            raise BadQuery(name, "given more than once")
+        found[name] = value
+    return found

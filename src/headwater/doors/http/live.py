@@ -1,0 +1,238 @@
+"""Answers that take time: large bodies, long-polls and SSE connections.
+
+Owns their pace: a client that does not read holds one bounded buffer, never a growing one. Never blocks a writer: a
+follower that falls behind is not written to, and catches up from the stream itself when its socket drains.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from headwater.doors.http import sse
+from headwater.doors.http.connection import Exchange
+from headwater.engine.group import Group, Slice
+from headwater.engine.live import LiveStream
+from headwater.errors import Failure, StreamNotFound
+
+SLICE_BYTES = 256 * 1024
+
+
+class BodyPump:
+    """A body that is too large for one write: goes out slice by slice as the socket takes it."""
+
+    def __init__(self, exchange: Exchange, part: Slice, done: Callable[[], None]) -> None:
+        self._exchange = exchange
+        self._payloads = part.payloads
+        self._json = part.stream.is_json
+        self._at = 0
+        self._done = done
+
+    def drained(self) -> None:
+        connection = self._exchange.connection
+        payloads, at = self._payloads, self._at
+        while at < len(payloads) and not connection.paused:
+            first = at
+            size = 0
+            while at < len(payloads) and size < SLICE_BYTES:
+                size += len(payloads[at]) + 1
+                at += 1
+            # The position moves first: a write may call back into `drained`.
+            self._at = at
+            connection.write(self._encode(first, at))
+            at = self._at
+        if self._at >= len(payloads) and connection.streamer is self:
+            connection.finish(self._exchange)
+            self._done()
+
+    def _encode(self, first: int, last: int) -> bytes:
+        part = self._payloads[first:last]
+        if not self._json:
+            return part[0] if len(part) == 1 else b"".join(part)
+        head = b"," if first else b"["
+        tail = b"]" if last == len(self._payloads) else b""
+        return head + b",".join(part) + tail
+
+    def tick(self, now_s: float) -> None: ...
+
+    def stop(self) -> None:
+        self._exchange.request.keep_alive = False
+
+    def lost(self) -> None:
+        self._done()
+
+
+class LongPoll:
+    """Waits for a stream to grow, then answers once."""
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        group: Group,
+        stream: LiveStream,
+        offset: int,
+        timeout_s: float,
+        answer: Callable[[Exchange, LiveStream, int], None],
+        expired: Callable[[Exchange, Failure | None], None],
+    ) -> None:
+        self._exchange = exchange
+        self._group = group
+        self._stream = stream
+        self._offset = offset
+        self._answer = answer
+        self._expired = expired
+        group.follow(stream, self)
+        self._timer = asyncio.get_running_loop().call_later(timeout_s, self._time_out)
+        exchange.connection.stream(self)
+
+    def wake(self, stream: LiveStream) -> None:
+        self._leave()
+        self._answer(self._exchange, stream, self._offset)
+
+    def gone(self, stream: LiveStream) -> None:
+        self._leave()
+        self._expired(self._exchange, StreamNotFound())
+
+    def _time_out(self) -> None:
+        self._leave()
+        self._answer(self._exchange, self._stream, self._offset)
+
+    def _leave(self) -> None:
+        self._timer.cancel()
+        self._group.unfollow(self._stream, self)
+        if self._exchange.connection.streamer is self:
+            self._exchange.connection.streamer = None
+
+    def drained(self) -> None: ...
+
+    def tick(self, now_s: float) -> None: ...
+
+    def stop(self) -> None:
+        self._exchange.request.keep_alive = False
+        self._time_out()
+
+    def lost(self) -> None:
+        self._leave()
+
+
+class SseFeed:
+    """One SSE connection. `cursor` maps the present moment to the cursor this client is to be told."""
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        group: Group,
+        stream: LiveStream,
+        offset: int,
+        cursor: Callable[[], int],
+        keepalive_s: float,
+        lifetime_s: float,
+        closed: Callable[[], None],
+    ) -> None:
+        self._exchange = exchange
+        self._group = group
+        self._stream = stream
+        self._offset = offset
+        self._cursor = cursor
+        self._keepalive_s = keepalive_s
+        self._closed = closed
+        self._over = False
+        now_s = asyncio.get_running_loop().time()
+        self._quiet_since_s = now_s
+        self._ends_s = now_s + lifetime_s
+        group.follow(stream, self)
+        exchange.connection.stream(self)
+
+    def begin(self, head: bytes) -> None:
+        """Sends the header block and everything from the offset on; the first control event comes even without data."""
+        connection = self._exchange.connection
+        connection.write(head)
+        part = self._read()
+        if part is not None:
+            self._send(sse.events(part, self._cursor()), part)
+            self._pump()
+
+    def wake(self, stream: LiveStream) -> None:
+        # Only a follower that stands at the tail is written to; the others come here through `drained`.
+        if not self._exchange.connection.paused and not self._over:
+            self._pump()
+
+    def drained(self) -> None:
+        if not self._over:
+            self._pump()
+
+    def _pump(self) -> None:
+        connection = self._exchange.connection
+        stream = self._stream
+        while not connection.paused and not self._over:
+            if self._offset == stream.visible and not stream.closed_visible:
+                return
+            cursor = self._cursor()
+            key = (self._offset, stream.visible, stream.closed_visible, cursor)
+            cached = stream.encoded
+            if cached is not None and (found := cached.get(key)) is not None:
+                connection.write(found[0])
+                self._advance(found[1], found[2])
+                continue
+            part = self._read()
+            if part is None:
+                return
+            data = sse.events(part, cursor)
+            if part.up_to_date:
+                if stream.encoded is None:
+                    stream.encoded = {}
+                stream.encoded[key] = (data, part.end, part.closed)
+            self._send(data, part)
+
+    def _read(self) -> Slice | None:
+        try:
+            return self._group.read(self._stream, self._offset, SLICE_BYTES)
+        except Failure:
+            # Retention overtook this follower: the connection ends, and its return is told 410 and where to start.
+            self._end(b"")
+            return None
+
+    def _send(self, data: bytes, part: Slice) -> None:
+        self._exchange.connection.write(data)
+        self._advance(part.end, part.closed)
+
+    def _advance(self, offset: int, closed: bool) -> None:
+        self._offset = offset
+        self._quiet_since_s = 0.0
+        if closed:
+            self._end(b"")
+
+    def tick(self, now_s: float) -> None:
+        if now_s >= self._ends_s:
+            self._end(b"")
+        elif self._quiet_since_s == 0.0:
+            self._quiet_since_s = now_s
+        elif now_s - self._quiet_since_s >= self._keepalive_s - 1 and not self._exchange.connection.paused:
+            self._quiet_since_s = now_s
+            self._exchange.connection.write(sse.KEEP_ALIVE)
+
+    def gone(self, stream: LiveStream) -> None:
+        self._end(b"")
+
+    def stop(self) -> None:
+        """A last control event tells the client where to resume."""
+        self._exchange.request.keep_alive = False
+        at_tail = self._offset == self._stream.visible
+        self._end(sse.chunk(sse.control_event(self._offset, self._cursor(), at_tail, False)))
+
+    def _end(self, last: bytes) -> None:
+        if self._over:
+            return
+        self._leave()
+        connection = self._exchange.connection
+        connection.write(last + sse.LAST_CHUNK)
+        connection.finish(self._exchange)
+
+    def lost(self) -> None:
+        self._leave()
+
+    def _leave(self) -> None:
+        if not self._over:
+            self._over = True
+            self._group.unfollow(self._stream, self)
+            self._closed()

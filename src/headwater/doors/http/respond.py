@@ -1,0 +1,112 @@
+"""Responses as bytes. Owns header blocks, the CORS and security headers, and the error body.
+
+Never writes to a socket and never judges a request.
+"""
+
+from __future__ import annotations
+
+from email.utils import formatdate
+
+import msgspec
+
+from headwater.errors import Failure, row
+
+REASONS = {
+    200: b"OK",
+    201: b"Created",
+    204: b"No Content",
+    304: b"Not Modified",
+    307: b"Temporary Redirect",
+    400: b"Bad Request",
+    401: b"Unauthorized",
+    403: b"Forbidden",
+    404: b"Not Found",
+    405: b"Method Not Allowed",
+    408: b"Request Timeout",
+    409: b"Conflict",
+    410: b"Gone",
+    412: b"Precondition Failed",
+    413: b"Content Too Large",
+    417: b"Expectation Failed",
+    429: b"Too Many Requests",
+    431: b"Request Header Fields Too Large",
+    500: b"Internal Server Error",
+    503: b"Service Unavailable",
+    505: b"HTTP Version Not Supported",
+}
+
+EXPOSED = (
+    "Stream-Next-Offset, Stream-Cursor, Stream-Up-To-Date, Stream-Closed, Stream-Earliest-Offset, "
+    "Stream-Snapshot-Offset, Stream-SSE-Data-Encoding, Stream-TTL, Stream-Expires-At, Stream-Durability, "
+    "Producer-Epoch, Producer-Seq, Producer-Expected-Seq, Producer-Received-Seq, ETag, Location, Retry-After"
+)
+ALLOWED_HEADERS = (
+    "Content-Type, Authorization, If-None-Match, If-Match, Last-Event-ID, Stream-Seq, Stream-TTL, "
+    "Stream-Expires-At, Stream-Closed, Stream-Durability, Stream-Forked-From, Stream-Fork-Offset, "
+    "Stream-Fork-Sub-Offset, Producer-Id, Producer-Epoch, Producer-Seq"
+)
+METHODS = "GET, HEAD, PUT, POST, DELETE, OPTIONS"
+CLOSE = b"Connection: close\r\n"
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Responder:
+    """Builds responses that share one origin setting and a Date that is renewed once a second."""
+
+    def __init__(self, cors_origin: str, keeps_nothing: bool) -> None:
+        self.durability_names = ("memory",) * 3 if keeps_nothing else ("fsync", "disk", "memory")
+        """What an acknowledgement has reached, by durability class."""
+        exposed = "*" if cors_origin == "*" else EXPOSED
+        self._fixed = (
+            f"Access-Control-Allow-Origin: {cors_origin}\r\n"
+            f"Access-Control-Expose-Headers: {exposed}\r\n"
+            "X-Content-Type-Options: nosniff\r\n"
+            "Cross-Origin-Resource-Policy: cross-origin\r\n"
+        ).encode("latin-1")
+        self.common = b""
+        """Headers every response carries, ending a header line."""
+        self.appended: list[bytes] = []
+        """Everything of a plain append's answer behind its offset, by durability class."""
+        self.renew(0)
+
+    def renew(self, now_s: int) -> None:
+        self.common = b"Date: " + formatdate(now_s, usegmt=True).encode() + b"\r\n" + self._fixed
+        self.appended = [
+            b"\r\nStream-Durability: %s\r\n%s\r\n" % (name.encode(), self.common) for name in self.durability_names
+        ]
+
+    def head(self, status: int, headers: list[tuple[str, str]], length: int | None, keep_alive: bool) -> bytes:
+        """A header block. `length` None leaves Content-Length out: 204, 304, or a body of unknown length."""
+        lines = [f"HTTP/1.1 {status} ".encode(), REASONS[status], b"\r\n"]
+        for name, value in headers:
+            lines.append(f"{name}: {value}\r\n".encode("latin-1", "replace"))
+        if length is not None:
+            lines.append(b"Content-Length: %d\r\n" % length)
+        if not keep_alive:
+            lines.append(CLOSE)
+        lines.append(self.common)
+        lines.append(b"\r\n")
+        return b"".join(lines)
+
+    def full(self, status: int, headers: list[tuple[str, str]], body: bytes, keep_alive: bool) -> bytes:
+        return self.head(status, headers, len(body), keep_alive) + body
+
+    def failure(self, failure: Failure, keep_alive: bool, head_only: bool = False) -> bytes:
+        meaning = row(failure)
+        body = _encode({"error": {"code": meaning.code, "message": failure.message(), "retryable": meaning.retryable}})
+        headers = [("Content-Type", "application/json"), ("Cache-Control", "no-store"), *failure.headers()]
+        head = self.head(meaning.status, headers, len(body), keep_alive)
+        return head if head_only else head + body
+
+    def json(self, status: int, value: object, keep_alive: bool) -> bytes:
+        headers = [("Content-Type", "application/json"), ("Cache-Control", "no-store")]
+        return self.full(status, headers, _encode(value), keep_alive)
+
+    def preflight(self, keep_alive: bool) -> bytes:
+        headers = [
+            ("Access-Control-Allow-Methods", METHODS),
+            ("Access-Control-Allow-Headers", ALLOWED_HEADERS),
+            ("Access-Control-Max-Age", "86400"),
+        ]
+        return self.head(204, headers, None, keep_alive)

@@ -1,0 +1,178 @@
+"""HTTP/1.1 requests out of bytes, however they are cut: sans-IO, on httptools (llhttp).
+
+Owns parsing and its limits. Never writes a response, and never sees a socket.
+"""
+
+from __future__ import annotations
+
+import httptools
+
+from headwater.errors import (
+    BadRequest,
+    BodyTooLarge,
+    ExpectationFailed,
+    Failure,
+    HeadTooLarge,
+    VersionNotSupported,
+)
+
+
+class Request:
+    """One complete request. Header names are lower case; the last of a repeated header counts."""
+
+    __slots__ = ("body", "headers", "keep_alive", "method", "target", "version")
+
+    def __init__(self, method: bytes, target: bytes, headers: dict[bytes, bytes], version: str) -> None:
+        self.method = method
+        self.target = target
+        self.headers = headers
+        self.version = version
+        self.body = b""
+        self.keep_alive = True
+
+
+class Continue:
+    """The client waits for `100 Continue` before it sends its body."""
+
+
+Parsed = Request | Continue
+
+IDLE, HEAD, BODY = 0, 1, 2
+
+
+class RequestParser:
+    """Feed it bytes; it returns what became complete. After it raised a Failure it takes no more."""
+
+    __slots__ = (
+        "_body",
+        "_body_max",
+        "_body_size",
+        "_failure",
+        "_head_max",
+        "_head_size",
+        "_headers",
+        "_headers_max",
+        "_out",
+        "_parser",
+        "_request",
+        "_target",
+        "body_expected",
+        "state",
+    )
+
+    def __init__(self, head_bytes_max: int, header_count_max: int, body_bytes_max: int) -> None:
+        self._head_max = head_bytes_max
+        self._headers_max = header_count_max
+        self._body_max = body_bytes_max
+        self._parser = httptools.HttpRequestParser(self)
+        self._out: list[Parsed] = []
+        self._headers: dict[bytes, bytes] = {}
+        self._target = b""
+        self._body: list[bytes] = []
+        self._body_size = 0
+        self._head_size = 0
+        self._request: Request | None = None
+        self._failure: Failure | None = None
+        self.state = IDLE
+        self.body_expected = 0
+        """Content-Length of the request whose body is arriving; 0 when it was not declared."""
+
+    def feed(self, data: bytes) -> list[Parsed]:
+        """What these bytes completed, in order. Raises a Failure that stands alone.
+
+        A fault behind completed requests is left in `failure`, for after they were answered.
+        """
+        self._out = out = []
+        if self.state == HEAD:
+            self._head_size += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            # A request to upgrade is answered as the plain request it also is; what follows it is not HTTP.
+            self._failure = self._failure or BadRequest("upgrades are not spoken here")
+        except httptools.HttpParserError as error:
+            self._failure = self._failure or _explain(data, error)
+        if self._failure is None and self.state == HEAD and self._head_size > self._head_max:
+            self._failure = HeadTooLarge(self._head_max)
+        if self._failure is not None and not out:
+            raise self._failure
+        return out
+
+    @property
+    def failure(self) -> Failure | None:
+        """The fault behind the requests that the last `feed` returned; the connection ends after answering it."""
+        return self._failure
+
+    # ---- httptools calls these ----------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        self.state = HEAD
+        self._head_size = 0
+        self._headers = {}
+        self._target = b""
+        self._body = []
+        self._body_size = 0
+
+    def on_url(self, url: bytes) -> None:
+        self._target = self._target + url if self._target else url
+        if len(self._target) > self._head_max:
+            self._fail(HeadTooLarge(self._head_max))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        headers = self._headers
+        headers[name.lower()] = value
+        self._head_size += len(name) + len(value)
+        if len(headers) > self._headers_max or self._head_size > self._head_max:
+            self._fail(HeadTooLarge(self._head_max))
+
+    def on_headers_complete(self) -> None:
+        parser = self._parser
+        headers = self._headers
+        version = parser.get_http_version()
+        self._request = Request(parser.get_method(), self._target, headers, version)
+        self.state = BODY
+        length = headers.get(b"content-length")
+        self.body_expected = int(length) if length else 0
+        if self.body_expected > self._body_max:
+            self._fail(BodyTooLarge(self._body_max))
+        if version != "1.1":
+            if version != "1.0":
+                self._fail(VersionNotSupported())
+        elif b"host" not in headers:
+            self._fail(BadRequest("HTTP/1.1 needs a Host header"))
+        if b"expect" in headers and self._failure is None:
+            if headers[b"expect"].lower() != b"100-continue":
+                self._fail(ExpectationFailed())
+            elif version == "1.1":
+                self._out.append(Continue())
+
+    def on_body(self, body: bytes) -> None:
+        self._body_size += len(body)
+        if self._body_size > self._body_max:
+            self._fail(BodyTooLarge(self._body_max))
+        if self._failure is None:
+            self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        request = self._request
+        if request is None or self._failure is not None:
+            return
+        body = self._body
+        if body:
+            request.body = body[0] if len(body) == 1 else b"".join(body)
+            self._body = []
+        request.keep_alive = self._parser.should_keep_alive()
+        self._request = None
+        self.state = IDLE
+        self._out.append(request)
+
+    def _fail(self, failure: Failure) -> None:
+        if self._failure is None:
+            self._failure = failure
+
+
+def _explain(data: bytes, error: Exception) -> Failure:
+    if data.startswith((b"PRI * HTTP/2", b"\x16\x03")):
+        return VersionNotSupported()
+    context = error.__context__
+    return BadRequest(str(error) if context is None else str(context))

@@ -1,0 +1,42 @@
+"""A stream that is loaded: its decided state plus what readers may see of it.
+
+Owns visibility and followers. Never lets a reader see an event that is not as durable as its stream promises.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from headwater.model.row import StreamRow
+from headwater.model.stream import Stream
+
+UNBORN = -1
+"""`visible` of a stream whose creation is not durable yet."""
+
+
+class Follower(Protocol):
+    """Someone who waits for a stream to grow. Both calls come from the group, on the event loop."""
+
+    def wake(self, stream: LiveStream) -> None:
+        """More is visible, or the stream was closed."""
+        ...
+
+    def gone(self, stream: LiveStream) -> None:
+        """The stream was deleted or has expired; the follower is already off its list."""
+        ...
+
+
+class LiveStream(Stream):
+    __slots__ = ("closed_visible", "encoded", "floor", "followers", "touch_logged_ms", "visible")
+
+    def __init__(self, row: StreamRow) -> None:
+        super().__init__(row)
+        self.visible = row.tail
+        """Readers see records up to this offset."""
+        self.closed_visible = row.closed
+        self.followers: set[Follower] | None = None
+        self.encoded: dict[object, tuple[bytes, int, bool]] | None = None
+        """What followers were sent for the present tail, so that an event is encoded once (doors fill it)."""
+        self.floor = 0
+        """Log position after the oldest event whose payload is only in memory and log; 0 when there is none."""
+        self.touch_logged_ms = row.touched_ms

@@ -1,0 +1,63 @@
+"""Upkeep: what a group does between requests. Expires streams, takes checkpoints, seals the log.
+
+Owns the pace of that work. Never holds the event loop longer than a slice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from headwater.engine.checkpoint import checkpoint
+from headwater.engine.group import Group
+
+EXPIRE_SLICE = 200
+EXPIRE_INTERVAL_S = 0.25
+
+
+class Upkeep:
+    """`failure` says why the last checkpoint did not succeed; None while they do."""
+
+    def __init__(self, group: Group, checkpoint_interval_ms: int, report: Callable[[str], None]) -> None:
+        self._group = group
+        self._checkpoint_interval_s = checkpoint_interval_ms / 1000
+        self._report = report
+        self._tasks: list[asyncio.Task[None]] = []
+        self.failure: str | None = None
+        self.checkpoints_count = 0
+
+    def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._expire()), loop.create_task(self._checkpoint())]
+
+    async def _expire(self) -> None:
+        while True:
+            while self._group.expire_due(EXPIRE_SLICE) == EXPIRE_SLICE:
+                await asyncio.sleep(0)
+            await asyncio.sleep(EXPIRE_INTERVAL_S)
+
+    async def _checkpoint(self) -> None:
+        while True:
+            await asyncio.sleep(self._checkpoint_interval_s)
+            await self._try_checkpoint()
+            self._group.log.seal()
+
+    async def _try_checkpoint(self) -> None:
+        if self._group.log.failure is not None:
+            return
+        try:
+            if await checkpoint(self._group):
+                self.checkpoints_count += 1
+            self.failure = None
+        except Exception as error:
+            # The log still holds everything: the node goes on and tries again, and /readyz says so meanwhile.
+            if self.failure is None:
+                self._report(str(error))
+            self.failure = f"the last checkpoint failed: {error}"
+
+    async def stop(self) -> None:
+        """Ends the tasks and takes a last checkpoint, so that the next start has little to replay."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._try_checkpoint()

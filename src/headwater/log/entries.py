@@ -1,0 +1,137 @@
+"""Events as frames: the layout of every log entry.
+
+Owns encoding and decoding, both pure. Never keeps state between entries.
+
+An APPENDED body (flag 1: the stream was closed):
+
+    u64 sid | u64 start offset | u64 at ms | u64 id ms | u64 id n | u32 count | u32 size of extras
+    u32 size of each record, when count > 1
+    extras: msgpack (producer id, epoch, seq, Stream-Seq, forget-before ms), when its size is not zero
+    payloads, concatenated
+
+Everything else is rare and is the event's msgpack under KIND_COLD.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+import msgspec
+from xxhash import xxh3_64, xxh3_64_intdigest
+
+from headwater.log.frames import CHECKSUM, HEADER, HEADER_SIZE, KIND_APPENDED, KIND_COLD, OVERHEAD, Frame
+from headwater.model.commands import Producer
+from headwater.model.events import Appended, ColdEvent, Event
+
+_CLOSED = 1
+_HEAD = Struct("<IBBHQQQQQQII")
+_BODY = Struct("<QQQQQII")
+_BODY_SIZE = _BODY.size
+_LARGE_BYTES = 4096
+"""From here on the payload is hashed apart instead of copied behind its header (a copy of 4 KiB costs 0.2 µs)."""
+
+_pack = msgspec.msgpack.Encoder().encode
+_unpack_cold = msgspec.msgpack.Decoder(ColdEvent).decode
+_Extras = tuple[str | None, int, int, str | None, int]
+_unpack_extras = msgspec.msgpack.Decoder(_Extras).decode
+
+
+class BadEntry(ValueError):
+    """A frame whose checksum holds but whose body is not an entry: written by another version, or not by us."""
+
+
+def encode(event: Event, position: int, parts: list[bytes]) -> int:
+    """Adds the frame of `event`, to stand at `position`, to `parts`; returns its size in bytes."""
+    if type(event) is not Appended:
+        body = _pack(event)
+        size = OVERHEAD + len(body)
+        frame = HEADER.pack(size, KIND_COLD, 0, 0, position) + body
+        parts.append(frame)
+        parts.append(CHECKSUM.pack(xxh3_64_intdigest(frame)))
+        return size
+    records = event.records
+    count = len(records)
+    producer = event.producer
+    extras = b""
+    if producer is not None:
+        extras = _pack((producer.id, producer.epoch, producer.seq, event.stream_seq, event.forget_before_ms))
+    elif event.stream_seq is not None:
+        extras = _pack((None, 0, 0, event.stream_seq, 0))
+    prefix = extras
+    if count == 1:
+        payload = records[0]
+    else:
+        payload = b"".join(records)
+        if count:
+            prefix = Struct(f"<{count}I").pack(*map(len, records)) + extras
+    size = OVERHEAD + _BODY_SIZE + len(prefix) + len(payload)
+    head = _HEAD.pack(
+        size,
+        KIND_APPENDED,
+        _CLOSED if event.closed else 0,
+        0,
+        position,
+        event.sid,
+        event.start,
+        event.at_ms,
+        event.ms,
+        event.n,
+        count,
+        len(extras),
+    )
+    if prefix:
+        head += prefix
+    if len(payload) < _LARGE_BYTES:
+        frame = head + payload
+        parts.append(frame)
+        parts.append(CHECKSUM.pack(xxh3_64_intdigest(frame)))
+    else:
+        digest = xxh3_64(head)
+        digest.update(payload)
+        parts.append(head)
+        parts.append(payload)
+        parts.append(CHECKSUM.pack(digest.intdigest()))
+    return size
+
+
+def decode(frame: Frame) -> Event:
+    """The event of an intact frame. Raises BadEntry when its body is not one."""
+    try:
+        if frame.kind == KIND_COLD:
+            return _unpack_cold(frame.body)
+        if frame.kind == KIND_APPENDED:
+            return _decode_appended(frame)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise BadEntry(f"log position {frame.position}: {error}") from error
+    raise BadEntry(f"log position {frame.position}: unknown kind {frame.kind}")
+
+
+def _decode_appended(frame: Frame) -> Appended:
+    body = frame.body
+    sid, start, at_ms, ms, n, count, extras_size = _BODY.unpack_from(body, 0)
+    at = _BODY_SIZE
+    sizes: tuple[int, ...] | None = None
+    if count > 1:
+        table = Struct(f"<{count}I")
+        sizes = table.unpack_from(body, at)
+        at += table.size
+    producer, stream_seq, forget = None, None, 0
+    if extras_size:
+        name, epoch, seq, stream_seq, forget = _unpack_extras(body[at : at + extras_size])
+        if name is not None:
+            producer = Producer(name, epoch, seq)
+        at += extras_size
+    if sizes is not None:
+        records = []
+        for size in sizes:
+            records.append(bytes(body[at : at + size]))
+            at += size
+        if at != len(body):
+            raise ValueError("record sizes do not add up")
+    else:
+        records = [bytes(body[at:])] if count else []
+    end = start + len(body) - at if sizes is None else start + sum(sizes)
+    return Appended(sid, start, end, at_ms, ms, n, records, bool(frame.flags & _CLOSED), producer, stream_seq, forget)
+
+
+__all__ = ["HEADER_SIZE", "BadEntry", "decode", "encode"]

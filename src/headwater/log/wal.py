@@ -1,0 +1,327 @@
+"""The local log: preallocated files, one write and one fdatasync per batch, in a writer thread.
+
+Owns the files of one group's log and the two watermarks. Never retries a failed write or sync: after one the log stays
+failed, acknowledges nothing more, and says why.
+
+    wal/00000000000000000000.wal    named by the log position of its first byte; ends with an END frame once full
+    wal/spare.tmp                   the next file, already zero-filled, waiting for its name
+
+Two threads work for the event loop: the writer (batches in order, nothing else) and the helper (zero-fills ahead,
+prepares the spare, deletes trimmed files). Zero-filled blocks make an fdatasync a data write without a journal commit:
+95 µs instead of 160 µs here, measured with 8 KiB writes on ext4.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from queue import Empty, SimpleQueue
+
+from headwater.log import entries, frames
+from headwater.log.recovery import list_files, read_file
+from headwater.model.events import Event
+
+_SLAB_BYTES = 4 << 20
+_ZEROS = bytes(1 << 20)
+_SPARE = "spare.tmp"
+
+
+class _Batch:
+    """What one turn of the event loop gathered: goes to disk in one write."""
+
+    __slots__ = ("base", "end", "parts", "start", "sync")
+
+    def __init__(self, base: int, start: int) -> None:
+        self.base = base
+        self.start = start
+        self.end = start + frames.MARK_SIZE
+        self.parts: list[bytes] = [b""]  # the mark's place: only the writer knows what is synced when it writes
+        self.sync = False
+
+
+class Wal:
+    def __init__(self, directory: Path, file_bytes: int, sync_tick_ms: int) -> None:
+        self._directory = directory
+        self._file_bytes = file_bytes
+        self._sync_tick_s = sync_tick_ms / 1000
+        self._base = 0
+        self._batch: _Batch | None = None
+        self._queue: SimpleQueue[_Batch | None] = SimpleQueue()
+        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._fill_lock = threading.Lock()
+        self._filled = 0  # the current file is zero-filled up to this log position
+        self._filling = False
+        self._fd = -1
+        self._fd_base = -1
+        self._threads: list[threading.Thread] = []
+        self._notify: Callable[[], None] = lambda: None
+        self._sealed = True
+        self._closed = False
+        self._bases: list[int] = []
+        self.tail = 0
+        self.written = 0
+        self.synced = 0
+        self.failure: str | None = None
+
+    # ---- before it runs -----------------------------------------------------------------------------------------
+
+    def replay(self) -> Iterator[tuple[int, Event]]:
+        """See `Log.replay`. Raises LogCorrupt when promised data is damaged; cuts off a torn end."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        files = list_files(self._directory)
+        self._bases = [base for base, _ in files]
+        if files:
+            self.tail = self._base = files[0][0]
+        for index, (base, path) in enumerate(files):
+            later = [path for _, path in files[index + 1 :]]
+            reader = read_file(path, base, self.tail, later)
+            for frame in reader.frames():
+                yield frame.end, entries.decode(frame)
+            self._base, self.tail = base, reader.end
+            if not reader.complete:
+                for unused in later:
+                    unused.unlink()
+                self._bases = self._bases[: index + 1]
+                break
+            if index == len(files) - 1:
+                self._base = self.tail  # full to the brim: the next batch opens a new file
+        self.written = self.synced = self.tail
+
+    def start(self, on_progress: Callable[[], None]) -> None:
+        loop = asyncio.get_running_loop()
+        waiting = threading.Event()
+
+        def notify() -> None:
+            # One wake-up at a time: further progress before it runs is covered by it.
+            if not waiting.is_set():
+                waiting.set()
+                try:
+                    loop.call_soon_threadsafe(run)
+                except RuntimeError:
+                    pass  # the loop is gone: nobody is left to be told
+
+        def run() -> None:
+            waiting.clear()
+            on_progress()
+
+        self._notify = notify
+        self._open(self._base)
+        for name, target in (("wal-writer", self._write_loop), ("wal-helper", self._help_loop)):
+            thread = threading.Thread(target=target, name=name, daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    # ---- on the event loop --------------------------------------------------------------------------------------
+
+    def add(self, event: Event, sync: bool) -> int:
+        batch = self._batch
+        if batch is None:
+            batch = self._batch = _Batch(self._base, self.tail)
+            self.tail = batch.end
+        parts = batch.parts
+        held = len(parts)
+        size = entries.encode(event, self.tail, parts)
+        if self.tail + size + frames.END_SIZE - batch.base > self._file_bytes and (
+            held > 1 or batch.start > batch.base
+        ):
+            del parts[held:]
+            self._roll(batch)
+            return self.add(event, sync)
+        self.tail += size
+        batch.end = self.tail
+        if sync:
+            batch.sync = True
+        return self.tail
+
+    def commit(self) -> None:
+        batch = self._batch
+        if batch is not None:
+            self._batch = None
+            self._sealed = False
+            self._queue.put(batch)
+
+    def seal(self) -> None:
+        """Writes a lone mark behind what is synced, so that later damage to the last batch is told from a torn end."""
+        if not self._sealed and self._batch is None and self.synced == self.tail:
+            self._batch = _Batch(self._base, self.tail)
+            self.tail = self._batch.end
+            self.commit()
+            self._sealed = True
+
+    def trim(self, below: int) -> None:
+        while len(self._bases) > 1 and self._bases[1] <= below:
+            path = self._path(self._bases.pop(0))
+            self._jobs.put(path.unlink)
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if self._threads:
+            self.commit()
+            self._queue.put(None)
+            self._threads[0].join()
+            self._jobs.put(None)
+            self._threads[1].join()
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _roll(self, batch: _Batch) -> None:
+        """Ends the current file behind `batch`; the next batch opens the next one."""
+        batch.parts.append(frames.end(self.tail))
+        self.tail = batch.end = self.tail + frames.END_SIZE
+        batch.sync = True
+        self.commit()
+        self._base = self.tail
+        self._bases.append(self._base)
+
+    # ---- the writer thread --------------------------------------------------------------------------------------
+
+    def _write_loop(self) -> None:
+        take = self._queue.get
+        unsynced = False
+        while True:
+            try:
+                batch = take(timeout=self._sync_tick_s) if unsynced else take()
+            except Empty:
+                unsynced = False
+                self._guard(self._sync)
+                continue
+            if batch is None:
+                if unsynced or self.synced < self.written:
+                    self._guard(self._sync)
+                return
+            if self.failure is not None:
+                continue
+            batches = [batch]
+            last = False
+            while not self._queue.empty():
+                more = self._queue.get()
+                if more is None:
+                    last = True
+                    break
+                batches.append(more)
+            self._guard(lambda todo=batches: self._write(todo))  # type: ignore[misc]
+            unsynced = self.synced < self.written
+            if last:
+                self._guard(self._sync)
+                return
+
+    def _guard(self, act: Callable[[], None]) -> None:
+        """Runs one step; an OSError ends this log for good."""
+        if self.failure is None:
+            try:
+                act()
+            except OSError as error:
+                self.failure = f"the log could not be written ({error.strerror or error}); restart on a healthy disk"
+        self._notify()
+
+    def _write(self, batches: list[_Batch]) -> None:
+        at = 0
+        while at < len(batches):
+            base = batches[at].base
+            if base != self._fd_base:
+                self._sync()
+                self._open(base)
+            start = batches[at].start
+            parts: list[bytes] = []
+            sync = False
+            end = start
+            while at < len(batches) and batches[at].base == base:
+                batch = batches[at]
+                batch.parts[0] = frames.mark(batch.start, self.synced)
+                parts += batch.parts
+                sync = sync or batch.sync
+                end = batch.end
+                at += 1
+            self._put(b"".join(parts), start, end)
+            self.written = end
+            if sync:
+                self._sync()
+
+    def _put(self, data: bytes, start: int, end: int) -> None:
+        if end > self._filled:
+            # The helper may be zero-filling these very blocks: wait for it, then own what lies beyond.
+            with self._fill_lock:
+                self._filled = max(self._filled, end)
+        offset = start - self._fd_base
+        done = os.pwrite(self._fd, data, offset)
+        while done < len(data):
+            done += os.pwrite(self._fd, memoryview(data)[done:], offset + done)
+        if not self._filling and end > self._filled - _SLAB_BYTES // 2:
+            self._filling = True
+            self._jobs.put(self._fill_ahead)
+
+    def _sync(self) -> None:
+        written = self.written
+        if self.synced < written:
+            os.fdatasync(self._fd)
+            self.synced = written
+
+    def _open(self, base: int) -> None:
+        path = self._path(base)
+        spare = self._directory / _SPARE
+        with self._fill_lock:
+            if self._fd >= 0:
+                os.close(self._fd)
+            if not path.exists() and spare.exists():
+                os.rename(spare, path)
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            sync_directory(self._directory)
+            self._fd_base = base
+            self._filled = base + os.fstat(self._fd).st_size
+        if base not in self._bases:
+            self._bases.append(base)
+        if self._threads:
+            self._jobs.put(self._prepare_spare)
+
+    def _path(self, base: int) -> Path:
+        return self._directory / f"{base:020d}.wal"
+
+    # ---- the helper thread --------------------------------------------------------------------------------------
+
+    def _help_loop(self) -> None:
+        self._prepare_spare()
+        while (job := self._jobs.get()) is not None:
+            try:
+                job()
+            except OSError:
+                # Only comfort is lost (slower syncs, a file deleted later); the writer meets the same disk itself.
+                continue
+
+    def _fill_ahead(self) -> None:
+        with self._fill_lock:
+            start = self._filled
+            stop = min(start + _SLAB_BYTES, self._fd_base + self._file_bytes)
+            at = start
+            try:
+                while at < stop:
+                    at += os.pwrite(self._fd, _ZEROS[: stop - at], at - self._fd_base)
+                os.fdatasync(self._fd)
+                self._filled = max(stop, start)
+            finally:
+                self._filling = stop <= start  # a file filled to its end is not asked for again
+
+    def _prepare_spare(self) -> None:
+        spare = self._directory / _SPARE
+        if spare.exists() and spare.stat().st_size == _SLAB_BYTES:
+            return
+        fd = os.open(spare, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
+        try:
+            for _ in range(_SLAB_BYTES // len(_ZEROS)):
+                os.write(fd, _ZEROS)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def sync_directory(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

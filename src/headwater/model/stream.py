@@ -1,0 +1,324 @@
+"""One stream: its state, what may happen to it (`decide`), and what happening does (`evolve`).
+
+Owns every rule of create, append, close and delete. Never logs, waits, or looks at the clock: time is an argument.
+
+    decide(stream | None, command, now_ms, sid, limits)  ->  Event | Unchanged      raises Failure, changes nothing
+    evolve(stream, event, position)                                                the only place state changes
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+import msgspec
+
+from headwater.errors import (
+    ContentTypeMismatch,
+    NonMonotonicId,
+    PreconditionFailed,
+    StreamClosed,
+    StreamExists,
+    StreamNotFound,
+    StreamSeqConflict,
+    TooManyProducers,
+)
+from headwater.model import producers as producer_rules
+from headwater.model.commands import Append, Command, Create, Delete, Durability, Producer
+from headwater.model.events import Appended, Created, Deleted, Event, Touched
+from headwater.model.json_mode import JSON
+from headwater.model.producers import Seen
+from headwater.model.row import StreamRow
+from headwater.model.timeline import Timeline
+
+NEVER_MS = 1 << 62
+"""A deadline that is not reached."""
+DEFAULT_CONTENT_TYPE = "application/octet-stream"
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What a client may make one stream grow to, and the class a stream gets when it asks for none."""
+
+    producers_max: int = 10_000
+    producer_idle_ms: int = 7 * 24 * 3600 * 1000
+    durability: Durability = Durability.FSYNC
+
+
+class Unchanged(msgspec.Struct, frozen=True):
+    """A success that changes nothing: a duplicate append, a repeated create or close."""
+
+    end: int
+    closed: bool
+    producer: Producer | None = None
+    """For a duplicate: the highest accepted tuple."""
+
+
+class Stream:
+    """The decided state of one stream: the fold of its events. `position` is the log position it is true for."""
+
+    __slots__ = (
+        "closed",
+        "closed_by",
+        "content_type",
+        "count",
+        "created_ms",
+        "deadline_ms",
+        "durability",
+        "earliest",
+        "expires_ms",
+        "is_json",
+        "key",
+        "last_ms",
+        "last_n",
+        "last_write_ms",
+        "position",
+        "producers",
+        "sid",
+        "stream_seq",
+        "tail",
+        "timeline",
+        "touched_ms",
+        "ttl_ms",
+    )
+
+    def __init__(self, row: StreamRow) -> None:
+        self.key = row.key
+        self.sid = row.sid
+        self.position = row.position
+        self.content_type = row.content_type
+        self.is_json = row.content_type == JSON
+        self.created_ms = row.created_ms
+        self.durability = Durability(row.durability)
+        self.ttl_ms = row.ttl_ms
+        self.expires_ms = row.expires_ms
+        self.touched_ms = row.touched_ms
+        self.deadline_ms = NEVER_MS
+        self.closed = row.closed
+        self.closed_by = row.closed_by
+        self.producers: dict[str, Seen] = {p[0]: (p[1], p[2], p[3]) for p in row.producers}
+        self.stream_seq = row.stream_seq
+        self.tail = row.tail
+        self.count = row.count
+        self.earliest = row.earliest
+        self.last_ms = row.last_ms
+        self.last_n = row.last_n
+        self.last_write_ms = row.last_write_ms
+        self.timeline = Timeline(row.tail)
+        self.touch(row.touched_ms)
+
+    def row(self) -> StreamRow:
+        return StreamRow(
+            key=self.key,
+            sid=self.sid,
+            position=self.position,
+            content_type=self.content_type,
+            created_ms=self.created_ms,
+            durability=int(self.durability),
+            ttl_ms=self.ttl_ms,
+            expires_ms=self.expires_ms,
+            touched_ms=self.touched_ms,
+            closed=self.closed,
+            closed_by=self.closed_by,
+            producers=[(name, *seen) for name, seen in self.producers.items()],
+            stream_seq=self.stream_seq,
+            tail=self.tail,
+            count=self.count,
+            earliest=self.earliest,
+            last_ms=self.last_ms,
+            last_n=self.last_n,
+            last_write_ms=self.last_write_ms,
+        )
+
+    def touch(self, at_ms: int) -> None:
+        """Restarts a sliding expiry window. An absolute expiry never moves."""
+        self.touched_ms = at_ms
+        if self.ttl_ms is not None:
+            self.deadline_ms = at_ms + self.ttl_ms
+        elif self.expires_ms is not None:
+            self.deadline_ms = self.expires_ms
+
+    @property
+    def etag(self) -> str:
+        """The state of the tail: what If-Match and HEAD speak of."""
+        return f'"{self.sid}:{self.tail}{":c" if self.closed else ""}"'
+
+
+def decide(
+    stream: Stream | None, command: Command, now_ms: int, sid: int, limits: Limits
+) -> Event | Unchanged:
+    """What `command` does to `stream` (None: there is none) at `now_ms`. `sid` names a stream that would be created.
+
+    Pure. Raises a Failure when the command is refused; nothing has changed then.
+    """
+    if type(command) is Append:
+        return _append(stream, command, now_ms, limits)
+    if type(command) is Create:
+        return _create(stream, command, now_ms, sid, limits)
+    if type(command) is Delete:
+        if stream is None:
+            raise StreamNotFound
+        return Deleted(stream.sid, now_ms)
+    assert_never(command)
+
+
+def _create(
+    stream: Stream | None, command: Create, now_ms: int, sid: int, limits: Limits
+) -> Created | Unchanged:
+    content_type = command.content_type or DEFAULT_CONTENT_TYPE
+    if stream is not None:
+        return _recreate(stream, command, content_type)
+    return Created(
+        key=command.key,
+        sid=sid,
+        content_type=content_type,
+        at_ms=now_ms,
+        durability=limits.durability if command.durability is None else command.durability,
+        records=command.records,
+        ttl_ms=command.ttl_ms,
+        expires_ms=command.expires_ms,
+        closed=command.closed,
+    )
+
+
+def _recreate(stream: Stream, command: Create, content_type: str) -> Unchanged:
+    if command.exclusive:
+        raise StreamExists("owner: it was created before")
+    if content_type != stream.content_type:
+        raise StreamExists(f"content type ({stream.content_type})")
+    if command.ttl_ms != stream.ttl_ms or command.expires_ms != stream.expires_ms:
+        raise StreamExists("TTL or expiry")
+    if command.closed != stream.closed:
+        raise StreamExists("closed state")
+    if command.durability is not None and command.durability != stream.durability:
+        raise StreamExists("durability class")
+    return Unchanged(stream.tail, stream.closed)
+
+
+def _append(stream: Stream | None, command: Append, now_ms: int, limits: Limits) -> Appended | Unchanged:
+    # The order of these checks is the protocol's: closing retry, closed, content type, producer, Stream-Seq.
+    if stream is None:
+        raise StreamNotFound
+    producer = command.producer
+    if stream.closed:
+        return _append_closed(stream, command)
+    if command.content_type is not None and command.content_type != stream.content_type:
+        raise ContentTypeMismatch(stream.content_type, command.content_type)
+    forget_before_ms = 0
+    if producer is not None:
+        seen = stream.producers.get(producer.id)
+        if not producer_rules.judge(seen, producer):
+            epoch, seq, _ = stream.producers[producer.id]
+            return Unchanged(stream.tail, False, Producer(producer.id, epoch, seq))
+        if seen is None and len(stream.producers) >= limits.producers_max:
+            forget_before_ms = now_ms - limits.producer_idle_ms
+            if all(other[2] >= forget_before_ms for other in stream.producers.values()):
+                raise TooManyProducers(limits.producers_max)
+    stream_seq = command.stream_seq
+    if stream_seq is not None and stream.stream_seq is not None and stream_seq <= stream.stream_seq:
+        raise StreamSeqConflict(stream.stream_seq, stream_seq)
+    if command.if_match is not None and command.if_match != stream.etag:
+        raise PreconditionFailed(stream.etag)
+
+    last_ms = stream.last_ms
+    ms = command.ms
+    if ms is None:
+        # The commit clock, clamped: a clock that steps back never makes an id smaller.
+        ms = now_ms if now_ms > last_ms else last_ms
+    elif ms < last_ms:
+        raise NonMonotonicId(last_ms, ms)
+    records = command.records
+    start = stream.tail
+    return Appended(
+        stream.sid,
+        start,
+        start + (len(records[0]) if len(records) == 1 else sum(map(len, records))),
+        now_ms,
+        ms,
+        stream.last_n + 1 if ms == last_ms else 0,
+        records,
+        command.close,
+        producer,
+        stream_seq,
+        forget_before_ms,
+        stream.durability,
+    )
+
+
+def _append_closed(stream: Stream, command: Append) -> Unchanged:
+    producer = command.producer
+    if producer is not None:
+        if (producer.id, producer.epoch, producer.seq) == stream.closed_by:
+            return Unchanged(stream.tail, True, producer)
+        raise StreamClosed(stream.tail)
+    if command.close and not command.records:
+        return Unchanged(stream.tail, True)
+    raise StreamClosed(stream.tail)
+
+
+def born(event: Created, position: int) -> StreamRow:
+    """The row of a stream that `event` just created, before its initial records."""
+    return StreamRow(
+        key=event.key,
+        sid=event.sid,
+        position=position,
+        content_type=event.content_type,
+        created_ms=event.at_ms,
+        durability=int(event.durability),
+        ttl_ms=event.ttl_ms,
+        expires_ms=event.expires_ms,
+        touched_ms=event.at_ms,
+        closed=False,
+        closed_by=None,
+        producers=[],
+        stream_seq=None,
+        tail=0,
+        count=0,
+        earliest=0,
+        last_ms=0,
+        last_n=-1,
+        last_write_ms=event.at_ms,
+    )
+
+
+def evolve(stream: Stream, event: Event, position: int) -> None:
+    """Makes `event` true for its stream. The fold of all events, in order, is the state."""
+    if type(event) is Appended:
+        records = event.records
+        if records:
+            stream.timeline.extend(records, event.start, event.ms, event.n, position)
+            stream.tail = event.end
+            stream.count += len(records)
+            stream.last_ms = event.ms
+            stream.last_n = event.n + len(records) - 1
+            stream.last_write_ms = event.at_ms
+        producer = event.producer
+        if producer is not None:
+            if event.forget_before_ms:
+                _forget(stream.producers, event.forget_before_ms)
+            stream.producers[producer.id] = (producer.epoch, producer.seq, event.at_ms)
+        if event.stream_seq is not None:
+            stream.stream_seq = event.stream_seq
+        if event.closed:
+            stream.closed = True
+            if producer is not None:
+                stream.closed_by = (producer.id, producer.epoch, producer.seq)
+        if stream.ttl_ms is not None:
+            stream.touch(event.at_ms)
+    elif type(event) is Created:
+        if event.records:
+            stream.tail = stream.timeline.extend(event.records, 0, event.at_ms, 0, position)
+            stream.count = len(event.records)
+            stream.last_ms = event.at_ms
+            stream.last_n = stream.count - 1
+        stream.closed = event.closed
+    elif type(event) is Touched:
+        stream.touch(event.at_ms)
+    elif type(event) is Deleted:
+        pass
+    else:
+        assert_never(event)
+    stream.position = position
+
+
+def _forget(seen: dict[str, Seen], before_ms: int) -> None:
+    for name in [name for name, state in seen.items() if state[2] < before_ms]:
+        del seen[name]

@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# Makes sure that the programs the tests start are there: installs them as root on Debian, and otherwise says what to install.
+# Only looks when nothing is missing: it takes milliseconds then and needs no rights.
+set -euo pipefail
+
+# program -> Debian package; why it is needed
+needed=(
+  "strace strace" # injects failing writes and syncs under a running node
+)
+
+missing=()
+for entry in "${needed[@]}"; do
+  read -r program package <<<"$entry"
+  command -v "$program" >/dev/null 2>&1 || missing+=("$package")
+done
+[ ${#missing[@]} -eq 0 ] && exit 0
+
+if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null 2>&1; then
+  {
+    echo "The tests need programs that are not installed: ${missing[*]}"
+    echo "Install them, on Debian or Ubuntu with: sudo apt-get install --no-install-recommends ${missing[*]}"
+  } >&2
+  exit 1
+fi
+
+export DEBIAN_FRONTEND=noninteractive
+echo "installing ${missing[*]}"
+apt-get update -qq
+apt-get install -qq -y --no-install-recommends "${missing[@]}" >/dev/null
