@@ -10,6 +10,7 @@ import re
 import subprocess
 
 from bench import append, peers
+from bench.generator import Failed
 from bench.peers import FSYNC, MEMORY, Server
 from bench.report import Result, last_value, show
 from bench.rounds import Settings, alternate, median, tell
@@ -42,6 +43,7 @@ def run_b12(settings: Settings) -> list[Result]:
             notes.append(note)
     if settings.only_peer in (None, "headwater"):
         details["profiles"] = [keep_profile(mode, settings) for mode in (FSYNC, MEMORY)]
+        notes += ["(no profile)"] if None in details["profiles"] else []
     last = last_value("B12", MEASURE, settings) if settings.only_peer is None else None
     aim = None if last is None else round(last * (1 + NOISE_SHARE), 2)
     notes.insert(0, f"memory {show(details[MEMORY][MEASURE])}")
@@ -66,7 +68,7 @@ def counted_event() -> str | None:
 def keep_profile(mode: str, settings: Settings) -> str | None:
     """Run the load on a server that profiles its event loop; the top rows by own time go to bench/profiles/.
 
-    A profiled server is slower, so its rates are thrown away. None when the server wrote no profile.
+    A profiled server is slower, so its rates are thrown away. None when there is no profile to keep: the figure does not depend on it.
     """
     # Not in the server's directory: the profile is written as the server ends, and that is wiped then.
     raw = peers.scratch_directory() / "append.pstats"
@@ -74,11 +76,13 @@ def keep_profile(mode: str, settings: Settings) -> str | None:
         with peers.serving(peers.headwater(mode), {"HEADWATER_PROFILE": str(raw)}) as server:
             append.run_load(append.load_spec(server, settings))
         if not raw.exists():
-            tell(f"profile {mode}: the server wrote none")
-            return None
+            raise Failed("the server wrote no profile")
         PROFILES.mkdir(exist_ok=True)
         kept = PROFILES / f"append-{mode}.txt"
         kept.write_text(as_text(pstats.Stats(str(raw), stream=(text := io.StringIO())), text))
+    except Failed as failure:
+        tell(f"profile {mode}: {failure}")
+        return None
     finally:
         raw.unlink(missing_ok=True)
         raw.parent.rmdir()

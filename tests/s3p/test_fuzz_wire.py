@@ -14,7 +14,7 @@ from tests.s3p import StrictParser, array, request
 
 # Small, so that the limits are met often; more records than the parser takes one by one.
 LIMITS = Limits(
-    name_bytes_max=12,
+    name_bytes_max=20,
     count_default=10,
     count_max=100,
     block_ms_max=5000,
@@ -133,9 +133,9 @@ def modelled(data: bytes) -> tuple[list[Command], type[Exception] | None]:
 
 # ---- what clients send ------------------------------------------------------------------------------------
 
-names = st.binary(min_size=1, max_size=12) | st.sampled_from([b"s", b"orders"])
+names = st.binary(min_size=1, max_size=21) | st.sampled_from([b"s", b"orders", b"s\r\n*0\r\n*1\r\n$1\r\n"])
 payloads = st.binary(min_size=1, max_size=20) | st.sampled_from(
-    [b"\r\n", b"a\r\nb", b"$1\r\nx\r\n", b"r" * 8, b"r" * 80]
+    [b"\r\n", b"a\r\nb", b"$1\r\nx\r\n", b"r" * 8, b"r" * 80, b"r" * 81]
 )
 numbers = st.integers(0, 120).map(b"%d".__mod__) | st.sampled_from([b"5000", b"5001", b"0", b"007", b"x", b"-1", b"+1"])
 ids = st.builds(b"%d-%d".__mod__, st.tuples(st.integers(0, UINT64_MAX), st.integers(0, 9))) | st.sampled_from(

@@ -94,6 +94,29 @@ def test_record_that_looks_like_framing_is_a_record_wherever_it_stands(count, od
         assert parsed(data + data) == [Append(b"s", records, None)] * 2
 
 
+@pytest.mark.parametrize("length", [5, 7, 600])
+@pytest.mark.parametrize("records", [[b"r"], [b"r"] * 20])
+def test_name_of_an_append_that_is_not_as_long_as_it_says_is_refused(length, records):
+    data = request(b"APPEND", b"orders", [], records).replace(b"$6\r\norders", b"$%d\r\norders" % length)
+    assert refusal(data).startswith("ERR_LIMITS " if length > LIMITS.name_bytes_max else "ERR_BAD_FORMAT ")
+
+
+@pytest.mark.parametrize("name", [b"s\r\n*0\r\n*1\r\n$1\r\n", b"s\r\n*0\r\n*20\r\n$1\r\nr\r\n", b"\r\n", b"\r", b"s\r"])
+def test_name_that_looks_like_framing_is_a_name(name):
+    data = request(b"APPEND", name, [], [b"r"]) + request(b"APPEND", name, [], [b"r"] * 20)
+    assert parsed(data) == [Append(name, [b"r"], None), Append(name, [b"r"] * 20, None)]
+
+
+def test_record_over_either_limit_is_refused_alone_and_in_a_batch():
+    tight = msgspec.structs.replace(LIMITS, append_bytes_max=100)
+    over = [b"r" * 101]
+    assert refusal(request(b"APPEND", b"s", [], over), tight) == (
+        "ERR_LIMITS aggregate of records in APPEND command too large"
+    )
+    batch = [b"r"] * 20 + [b"r" * (LIMITS.record_bytes_max + 1)]
+    assert refusal(request(b"APPEND", b"s", [], batch)) == "ERR_LIMITS individual record too large"
+
+
 def test_aggregate_limit_is_met_at_the_same_record_by_both_ways():
     records = [b"r" * 300] * 40
     data = request(b"APPEND", b"s", [], records)

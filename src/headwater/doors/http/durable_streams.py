@@ -134,7 +134,7 @@ class DurableStreams:
                     + self._responder.appended[outcome.durability]
                 )
                 return
-            status = 204 if producer is None else 200
+            status = 200 if producer is not None and outcome.records else 204
             durability = self._responder.durability_names[outcome.durability]
             answer = [("Stream-Next-Offset", offsets.show(outcome.end)), ("Stream-Durability", durability)]
             closed = outcome.closed
