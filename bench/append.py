@@ -16,6 +16,8 @@ BODY_BYTES = 100
 BATCH_MESSAGES = 100
 # Above this share of a core the generator, not the server, may be what sets the rate.
 SATURATED_CPU = 0.95
+# Above this share of a core other programs have taken part, and the round is not a fair one.
+BUSY_CPU = 0.2
 
 
 def load_spec(server: Server, settings: Settings, **changes: object) -> dict:
@@ -42,11 +44,12 @@ def run_load(spec: dict) -> dict:
 
 
 def caveats(rounds: list[dict]) -> str:
-    """What a reader of the final line must know: refusals, lost connections, a generator that was the limit."""
+    """What a reader of the final line must know: refusals, a busy machine, a generator at its limit."""
     refused = sum(sum(one["refused"].values()) for one in rounds)
     lost = sum(one["connections_lost"] for one in rounds)
     said = [f"{refused} refused"] if refused else []
     said += [f"{lost} connections lost"] if lost else []
+    said += ["machine busy"] if any(one["others_cpu"] > BUSY_CPU for one in rounds) else []
     said += ["generator saturated"] if any(one["generator_cpu"] > SATURATED_CPU for one in rounds) else []
     return f"({', '.join(said)})" if said else ""
 
@@ -74,6 +77,7 @@ def summary(results: dict[str, list[dict]]) -> dict:
         "server_cpu",
         "server_cpu_us_per_append",
         "generator_cpu",
+        "others_cpu",
     )
     return {name: {key: median(rounds, key) for key in keys} for name, rounds in results.items()}
 

@@ -68,7 +68,8 @@ def counted_event() -> str | None:
 def keep_profile(mode: str, settings: Settings) -> str | None:
     """Run the load on a server that profiles its event loop; the top rows by own time go to bench/profiles/.
 
-    A profiled server is slower, so its rates are thrown away. None when there is no profile to keep: the figure does not depend on it.
+    A profiled server is slower, so its rates are thrown away. None when there is no profile to keep; the
+    figure does not depend on one.
     """
     # Not in the server's directory: the profile is written as the server ends, and that is wiped then.
     raw = peers.scratch_directory() / "append.pstats"

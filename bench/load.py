@@ -50,9 +50,9 @@ class Load:
         for appender in appenders:
             appender.fire()
         await asyncio.sleep(self.spec["warmup_s"])
-        window = self._open_window()
+        cpu, perf = self._open_window()
         await asyncio.sleep(self.spec["window_s"])
-        result = self._close_window(window)
+        result = self._close_window(cpu, perf)
         drained_by = loop.time() + DRAIN_SECONDS_MAX
         while self.in_flight and loop.time() < drained_by:
             await asyncio.sleep(0.01)
@@ -60,39 +60,31 @@ class Load:
             appender.transport.close()
         return result
 
-    def _open_window(self) -> dict:
+    def _open_window(self) -> tuple[proc.CpuWindow, subprocess.Popen[str] | None]:
         perf = None
         if event := self.spec.get("perf_event"):
             command = ["perf", "stat", "-x,", "-e", event, "-p", str(self.spec["server_pid"])]
             perf = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         self.latencies_ns.clear()
         self.refused.clear()
-        return {
-            "perf": perf,
-            "server_cpu_s": proc.cpu_seconds(self.spec["server_pid"]),
-            "own_cpu_s": time.process_time(),
-            "at_ns": time.perf_counter_ns(),
-        }
+        return proc.CpuWindow(self.spec["server_pid"]), perf
 
-    def _close_window(self, window: dict) -> dict:
-        elapsed_s = (time.perf_counter_ns() - window["at_ns"]) / 1e9
-        own_cpu_s = time.process_time() - window["own_cpu_s"]
-        server_cpu_s = proc.cpu_seconds(self.spec["server_pid"]) - window["server_cpu_s"]
+    def _close_window(self, cpu: proc.CpuWindow, perf: subprocess.Popen[str] | None) -> dict:
+        shares = cpu.close()
         latencies_ns = sorted(self.latencies_ns)
         self.running = False
         appends = len(latencies_ns)
         result = {
             "appends": appends,
-            "appends_per_s": round(appends / elapsed_s, 1),
+            "appends_per_s": round(appends / cpu.elapsed_s, 1),
             "p50_ms": generator.percentile_ms(latencies_ns, 0.50),
             "p99_ms": generator.percentile_ms(latencies_ns, 0.99),
-            "server_cpu": round(server_cpu_s / elapsed_s, 3),
-            "server_cpu_us_per_append": round(server_cpu_s * 1e6 / appends, 2) if appends else None,
-            "generator_cpu": round(own_cpu_s / elapsed_s, 3),
+            "server_cpu_us_per_append": round(cpu.server_s * 1e6 / appends, 2) if appends else None,
+            **shares,
             "refused": {str(status): count for status, count in self.refused.items()},
             "connections_lost": self.lost,
         }
-        if (perf := window["perf"]) is not None:
+        if perf is not None:
             perf.send_signal(signal.SIGINT)
             counted = perf.communicate(timeout=5)[1].split(",")[0]
             result["instructions_per_append"] = round(float(counted) / appends) if appends else None

@@ -5,6 +5,7 @@ Reads /proc only; starts and ends nothing.
 
 import os
 import resource
+import time
 from pathlib import Path
 
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
@@ -36,6 +37,33 @@ def cpu_seconds(pid: int) -> float:
             continue
         ticks += sum(int(fields[i]) for i in (11, 12, 13, 14))
     return ticks / TICKS_PER_SECOND
+
+
+def machine_busy_seconds() -> float:
+    """CPU time that anything on this machine has used since it started, all cores together."""
+    user, nice, system, _idle, _iowait, irq, softirq, steal = map(
+        int, Path("/proc/stat").read_text().split(None, 9)[1:9]
+    )
+    return (user + nice + system + irq + softirq + steal) / TICKS_PER_SECOND
+
+
+class CpuWindow:
+    """From when it is made until `close`: shares of one core used by a server, by this process, and by others."""
+
+    def __init__(self, server_pid: int) -> None:
+        self._server_pid = server_pid
+        self._machine_s = machine_busy_seconds()
+        self._server_s = cpu_seconds(server_pid)
+        self._own_s = time.process_time()
+        self._began_s = time.perf_counter()
+
+    def close(self) -> dict[str, float]:
+        self.elapsed_s = time.perf_counter() - self._began_s
+        own_s = time.process_time() - self._own_s
+        self.server_s = cpu_seconds(self._server_pid) - self._server_s
+        others_s = machine_busy_seconds() - self._machine_s - self.server_s - own_s
+        shares = {"server_cpu": self.server_s, "generator_cpu": own_s, "others_cpu": max(0.0, others_s)}
+        return {name: round(spent_s / self.elapsed_s, 3) for name, spent_s in shares.items()}
 
 
 def rss_bytes(pid: int) -> int:

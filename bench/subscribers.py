@@ -52,12 +52,9 @@ class Fanout:
         writer.send()
         await asyncio.sleep(self.spec["warmup_s"])
         first = len(self.sent_ns)
-        own_cpu_s, server_cpu_s = time.process_time(), proc.cpu_seconds(self.spec["server_pid"])
-        began_s = time.monotonic()
+        cpu = proc.CpuWindow(self.spec["server_pid"])
         await asyncio.sleep(self.spec["window_s"])
-        elapsed_s = time.monotonic() - began_s
-        own_cpu_s = time.process_time() - own_cpu_s
-        server_cpu_s = proc.cpu_seconds(self.spec["server_pid"]) - server_cpu_s
+        shares = cpu.close()
         self.writing = False
         drained_by = time.monotonic() + DRAIN_SECONDS_MAX
         while any(self.waiting_for[first:]) and time.monotonic() < drained_by:
@@ -72,8 +69,7 @@ class Fanout:
             "p50_ms": generator.percentile_ms(delays_ns, 0.50),
             "p99_ms": generator.percentile_ms(delays_ns, 0.99),
             "max_ms": generator.percentile_ms(delays_ns, 1.0),
-            "server_cpu": round(server_cpu_s / elapsed_s, 3),
-            "generator_cpu": round(own_cpu_s / elapsed_s, 3),
+            **shares,
             "missing": sum(self.waiting_for[first:]),
             "refused": self.refused,
             "cut": self.cut,

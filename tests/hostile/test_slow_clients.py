@@ -23,8 +23,15 @@ TRICKLE_BYTES_MAX = 1_000
 
 STALLED_READERS = 50
 STALLED_STREAM_BYTES = 64 * MIB
-# Each was asked for 64 MiB: without back-pressure they would hold 3.2 GiB, or 200 MiB of one page each.
-STALLED_GROWTH_BYTES_MAX = 20 * MIB
+STALLED_RECORD_BYTES = 64 * 1024
+# Each asks for 64 MiB: without back-pressure they would hold 3.2 GiB, and 200 MiB with one page of an answer each.
+# What is left is the write buffer of each connection, 256 KiB, and a slice of the stream on its way into it.
+STALLED_GROWTH_BYTES_MAX = 32 * MIB
+
+GIANT_RECORD_BYTES = 16 * MIB
+GIANT_READERS = 20
+# A copy for each reader would be 320 MiB; one that they share, and the one being made, are few.
+GIANT_GROWTH_BYTES_MAX = 6 * GIANT_RECORD_BYTES
 
 # What one idle SSE connection may cost the server, Python objects and buffers together.
 IDLE_BYTES_MAX = 24 * 1024
@@ -36,11 +43,11 @@ BUSY_RECORDS = 512
 BUSY_GROWTH_BYTES_MAX = BUSY_RECORDS * BUSY_RECORD_BYTES + 64 * MIB
 
 
-def _filled(node: Node, path: str, size_bytes: int) -> None:
+def _filled(node: Node, path: str, size_bytes: int, record_bytes: int = STALLED_RECORD_BYTES) -> None:
     with node.connect() as connection:
         assert connection.request("PUT", path, TEXT).status == 201
-        for _ in range(size_bytes // MIB):
-            assert connection.request("POST", path, TEXT, b"x" * MIB).status == 204
+        for _ in range(size_bytes // record_bytes):
+            assert connection.request("POST", path, TEXT, b"x" * record_bytes).status == 204
 
 
 def _others_are_served(node: Node, rounds: int = 20) -> int:
@@ -73,20 +80,24 @@ def _open_files_allowed(count: int) -> Iterator[None]:
 # --- readers that do not read -------------------------------------------------------------------------------
 
 
+def _stalled(node: Node, opened: contextlib.ExitStack, path: str, count: int) -> list[Connection]:
+    """Connections that have asked for `path` and do not read."""
+    connections = []
+    for _ in range(count):
+        connection = opened.enter_context(node.connect(receive_buffer_bytes=SMALL_WINDOW_BYTES))
+        connection.send(encode_request("GET", path))
+        connections.append(connection)
+    return connections
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("live", ["", "&live=long-poll", "&live=sse"], ids=["catch-up", "long-poll", "sse"])
 def test_stalled_readers_of_a_large_stream_hold_no_memory(tmp_path: Path, live: str) -> None:
     path = "/v1/stream/slow/large"
-    with Node.started(tmp_path, memory=True) as node, contextlib.ExitStack() as open_connections:
+    with Node.started(tmp_path, memory=True) as node, contextlib.ExitStack() as opened:
         _filled(node, path, STALLED_STREAM_BYTES)
-        with node.connect() as connection:
-            connection.request("GET", f"{path}?offset=-1{live.replace('&live=sse', '')}")
         before = _others_are_served(node)
-        stalled = []
-        for _ in range(STALLED_READERS):
-            connection = open_connections.enter_context(node.connect(receive_buffer_bytes=SMALL_WINDOW_BYTES))
-            connection.send(encode_request("GET", f"{path}?offset=-1{live}"))
-            stalled.append(connection)
+        stalled = _stalled(node, opened, f"{path}?offset=-1{live}", STALLED_READERS)
         during = _others_are_served(node)
         assert during - before < STALLED_GROWTH_BYTES_MAX, f"{(during - before) / MIB:.1f} MiB"
         # It was held back, not dropped: who starts to read gets the whole answer.
@@ -98,31 +109,49 @@ def test_stalled_readers_of_a_large_stream_hold_no_memory(tmp_path: Path, live: 
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("live", ["", "&live=sse"], ids=["catch-up", "sse"])
+@pytest.mark.parametrize("content_type", ["text/plain", "application/json", "application/octet-stream"])
+def test_stalled_readers_of_a_giant_record_share_it(tmp_path: Path, content_type: str, live: str) -> None:
+    path = "/v1/stream/slow/giant"
+    typed = {"Content-Type": content_type}
+    record = b'"' + b"g" * (GIANT_RECORD_BYTES - 2) + b'"'
+    with Node.started(tmp_path, memory=True) as node, contextlib.ExitStack() as opened:
+        assert node.request("PUT", path, typed).status == 201
+        assert node.request("POST", path, typed, record).status == 204
+        before = _others_are_served(node)
+        _stalled(node, opened, f"{path}?offset=-1{live}", GIANT_READERS)
+        during = _others_are_served(node)
+        assert during - before < GIANT_GROWTH_BYTES_MAX, f"{(during - before) / MIB:.1f} MiB"
+
+
+@pytest.mark.full
 def test_a_stalled_follower_of_a_busy_stream_costs_no_memory_and_misses_nothing(tmp_path: Path) -> None:
     path = "/v1/stream/slow/busy"
-    with Node.started(tmp_path, memory=True) as node, contextlib.ExitStack() as open_connections:
+    with Node.started(tmp_path, memory=True) as node, contextlib.ExitStack() as opened:
         with node.connect() as writer:
             assert writer.request("PUT", path, TEXT).status == 201
             before = _others_are_served(node)
-            followers = []
-            for _ in range(BUSY_FOLLOWERS):
-                follower = open_connections.enter_context(node.connect(receive_buffer_bytes=SMALL_WINDOW_BYTES))
-                followers.append(EventStream.open(follower, f"{path}?offset=-1&live=sse"))
+            followers = [
+                EventStream(connection)
+                for connection in _stalled(node, opened, f"{path}?offset=-1&live=sse", BUSY_FOLLOWERS)
+            ]
             largest = 0
             for n in range(BUSY_RECORDS):
                 assert writer.request("POST", path, TEXT, _busy_record(n)).status == 204
                 largest = max(largest, node.rss_bytes())
         largest = max(largest, _others_are_served(node))
         assert largest - before < BUSY_GROWTH_BYTES_MAX, f"{(largest - before) / MIB:.1f} MiB"
-        assert _followed_to_the_end(node, path, followers[0]) == b"".join(map(_busy_record, range(BUSY_RECORDS)))
+        wanted = b"".join(map(_busy_record, range(BUSY_RECORDS)))
+        for follower in followers:
+            assert _followed(node, opened, path, follower, len(wanted)) == wanted
 
 
 def _busy_record(n: int) -> bytes:
     return b"%08d " % n + b"y" * (BUSY_RECORD_BYTES - 10) + b";"
 
 
-def _followed_to_the_end(node: Node, path: str, follower: EventStream) -> bytes:
-    """What a follower receives that resumes reading now, and reconnects where its last control event says."""
+def _followed(node: Node, opened: contextlib.ExitStack, path: str, follower: EventStream, end: int) -> bytes:
+    """What a follower receives up to `end`, reading on now, and reconnecting where its last control event says."""
     pieces: list[str] = []
     offset = "-1"
     for _ in range(100):
@@ -134,16 +163,12 @@ def _followed_to_the_end(node: Node, path: str, follower: EventStream) -> bytes:
                     continue
                 pieces += unconfirmed
                 unconfirmed = []
-                control = event.json()
-                offset = control["streamNextOffset"]
-                if control.get("upToDate"):
+                offset = event.json()["streamNextOffset"]
+                if int(offset) >= end:
                     return "".join(pieces).encode()
         except ConnectionEnded:
-            pass
-        with contextlib.ExitStack() as opened:
-            connection = opened.enter_context(node.connect())
-            follower = EventStream.open(connection, f"{path}?offset={offset}&live=sse")
-            opened.pop_all()
+            pass  # Cut for being slow: it may come back.
+        follower = EventStream.open(opened.enter_context(node.connect()), f"{path}?offset={offset}&live=sse")
     raise AssertionError(f"a follower did not catch up; it is at {offset}")
 
 

@@ -145,6 +145,9 @@ class Client:
         except (OSError, http.client.HTTPException) as why:
             self.close()
             raise self._lost(why, method) from why
+        except BadUsage:
+            self.close()  # It holds half a request.
+            raise
         if response.will_close:
             self.close()
         return _checked(answer)

@@ -302,7 +302,7 @@ def delete(
     url: Url = None,
 ) -> None:
     """Delete a stream and all its data."""
-    with _talking(url, name, missing="nothing was deleted; check the name") as client:
+    with _talking(url, name, missing="nothing was deleted; check the name:") as client:
         if sys.stdin.isatty() and not yes and not typer.confirm(f"Delete {name} and all its data?"):
             raise ClientError("nothing was deleted")
         client.request("DELETE", stream_path(name))
@@ -319,7 +319,7 @@ def ls(
     """List the streams of a bucket: a table on a terminal, tab-separated lines elsewhere."""
     columns = ("stream_id", "status", "content_type", "tail_offset", "created_at_ms", "last_write_at_ms")
     titles = [column.removesuffix("_ms").replace("_", " ") for column in columns]
-    with _talking(url, bucket, missing="check the bucket's name") as client:
+    with _talking(url, bucket, missing="check the bucket's name:") as client:
         for page in http.streams(client, bucket, prefix):
             if as_json:
                 for stream in page:
@@ -434,10 +434,12 @@ def _sink(output: Path | None) -> Iterator[Callable[[bytes], object]]:
 
     def write(chunk: bytes) -> None:
         nonlocal last
-        if chunk:
-            stdout.write(chunk)
-            stdout.flush()
-            last = chunk[-1:]
+        # With PYTHONUNBUFFERED this is the bare file, whose write may take only a part.
+        rest = memoryview(chunk)
+        while rest:
+            rest = rest[stdout.write(rest) :]
+        stdout.flush()
+        last = chunk[-1:] or last
 
     yield write
     if last != b"\n" and sys.stdout.isatty():

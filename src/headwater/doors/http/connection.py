@@ -108,7 +108,9 @@ class Connection(asyncio.Protocol):
         settings = server.settings
         self._server = server
         self.responder = server.responder
-        self._parser = RequestParser(settings.head_bytes_max, settings.header_count_max, settings.body_bytes_max)
+        self._parser = RequestParser(
+            settings.head_bytes_max, settings.header_count_max, settings.body_bytes_max, server.heads
+        )
         self._transport: asyncio.Transport | None = None
         self._closing = False
         self._lingering = False

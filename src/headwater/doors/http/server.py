@@ -16,6 +16,7 @@ from headwater.doors.http import headers as parse
 from headwater.doors.http.connection import Connection, Exchange
 from headwater.doors.http.durable_streams import DurableStreams
 from headwater.doors.http.respond import Responder
+from headwater.doors.http.wire import Heads
 from headwater.errors import Failure, MethodNotAllowed, NoSuchRoute
 from headwater.model import names
 
@@ -35,6 +36,7 @@ class HttpServer:
         self.responder = responder
         self.closing = False
         self.connections: set[Connection] = set()
+        self.heads = Heads()
         self.refused_count = 0
         self._streams = streams
         self._pages: dict[bytes, Page] = {}

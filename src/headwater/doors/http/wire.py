@@ -40,6 +40,34 @@ Parsed = Request | Continue
 IDLE, HEAD, BODY = 0, 1, 2
 
 
+class Heads:
+    """Header blocks that were parsed before. Clients on kept-alive connections repeat theirs byte for byte.
+
+    A block's meaning depends on nothing but its bytes, so a known one is not parsed again: 0.5 µs instead of 2.5 µs
+    per request (`make bench ONLY=B12`). Bound: `count_max` blocks; overflow: all are forgotten.
+    """
+
+    __slots__ = ("_count_max", "known")
+
+    def __init__(self, count_max: int = 1024) -> None:
+        self._count_max = count_max
+        self.known: dict[bytes, tuple[Request, int]] = {}
+
+    def learn(self, data: bytes, request: Request) -> None:
+        """Remembers the head of `data` if `data` is exactly one plain request that keeps its connection alive."""
+        headers = request.headers
+        if not request.keep_alive or b"transfer-encoding" in headers or b"expect" in headers:
+            return
+        if b"producer-seq" in headers or b"stream-seq" in headers:
+            return  # these change with every request
+        size = len(request.body)
+        head = data[: len(data) - size]
+        if head.find(b"\r\n\r\n") == len(head) - 4:
+            if len(self.known) >= self._count_max:
+                self.known.clear()
+            self.known[head] = (Request(request.method, request.target, headers, request.version), size)
+
+
 class RequestParser:
     """Feed it bytes; it returns what became complete. After it raised a Failure it takes no more."""
 
@@ -50,6 +78,7 @@ class RequestParser:
         "_failure",
         "_head_max",
         "_head_size",
+        "_heads",
         "_headers",
         "_headers_max",
         "_out",
@@ -60,7 +89,10 @@ class RequestParser:
         "state",
     )
 
-    def __init__(self, head_bytes_max: int, header_count_max: int, body_bytes_max: int) -> None:
+    def __init__(
+        self, head_bytes_max: int, header_count_max: int, body_bytes_max: int, heads: Heads | None = None
+    ) -> None:
+        self._heads = Heads() if heads is None else heads
         self._head_max = head_bytes_max
         self._headers_max = header_count_max
         self._body_max = body_bytes_max
@@ -82,8 +114,17 @@ class RequestParser:
 
         A fault behind completed requests is left in `failure`, for after they were answered.
         """
+        fresh = self.state == IDLE
+        if fresh and self._failure is None:
+            at = data.find(b"\r\n\r\n") + 4
+            known = self._heads.known.get(data[:at])
+            if known is not None and len(data) == at + known[1]:
+                like = known[0]
+                request = Request(like.method, like.target, like.headers, like.version)
+                request.body = data[at:]
+                return [request]
         self._out = out = []
-        if self.state == HEAD:
+        if not fresh:
             self._head_size += len(data)
         try:
             self._parser.feed_data(data)
@@ -94,8 +135,11 @@ class RequestParser:
             self._failure = self._failure or _explain(data, error)
         if self._failure is None and self.state == HEAD and self._head_size > self._head_max:
             self._failure = HeadTooLarge(self._head_max)
-        if self._failure is not None and not out:
-            raise self._failure
+        if self._failure is not None:
+            if not out:
+                raise self._failure
+        elif fresh and len(out) == 1 and self.state == IDLE and type(out[0]) is Request:
+            self._heads.learn(data, out[0])
         return out
 
     @property
