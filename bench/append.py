@@ -9,15 +9,13 @@ import json
 from bench import generator, peers
 from bench.peers import FSYNC, MEMORY, Peer, Server
 from bench.report import Result, show
-from bench.rounds import Settings, alternate, median, ratio
+from bench.rounds import BUSY_CPU, Settings, alternate, median, ratio
 
 CONNECTIONS = 64
 BODY_BYTES = 100
 BATCH_MESSAGES = 100
 # Above this share of a core the generator, not the server, may be what sets the rate.
 SATURATED_CPU = 0.95
-# Above this share of a core other programs have taken part, and the round is not a fair one.
-BUSY_CPU = 0.2
 
 
 def load_spec(server: Server, settings: Settings, **changes: object) -> dict:

@@ -26,7 +26,6 @@ def run_b12(settings: Settings) -> list[Result]:
     make = peers.BY_NAME[settings.only_peer or "headwater"]
     event = counted_event()
     details: dict = {"perf_event": event}
-    notes = []
     for mode in (FSYNC, MEMORY):
 
         def measure(server: Server) -> dict:
@@ -39,14 +38,14 @@ def run_b12(settings: Settings) -> list[Result]:
             MEASURE: median(rounds, "server_cpu_us_per_append"),
             "instructions_per_append": median(rounds, "instructions_per_append"),
         }
-        if note := append.caveats(rounds):
-            notes.append(note)
+    notes = [f"memory {show(details[MEMORY][MEASURE])}"]
+    if caveat := append.caveats(details[FSYNC]["rounds"] + details[MEMORY]["rounds"]):
+        notes.append(caveat)
     if settings.only_peer in (None, "headwater"):
         details["profiles"] = [keep_profile(mode, settings) for mode in (FSYNC, MEMORY)]
         notes += ["(no profile)"] if None in details["profiles"] else []
     last = last_value("B12", MEASURE, settings) if settings.only_peer is None else None
     aim = None if last is None else round(last * (1 + NOISE_SHARE), 2)
-    notes.insert(0, f"memory {show(details[MEMORY][MEASURE])}")
     value, note = details[FSYNC][MEASURE], " ".join(notes)
     return [Result("B12", MEASURE, value, aim, aim_is_ceiling=True, note=note, details=details)]
 
@@ -97,4 +96,4 @@ def as_text(stats: pstats.Stats, text: io.StringIO) -> str:
     rows = text.getvalue().splitlines()
     table = rows[next(n for n, row in enumerate(rows) if "function calls" in row) :]
     lean = [re.sub(r"(?<=\s)/\S*/(?:site-packages|src|python3\.\d+)/", "", row).rstrip() for row in table]
-    return "\n".join(lean).rstrip() + "\n"
+    return "\n".join(lean).replace(f"{peers.REPO}/", "").rstrip() + "\n"

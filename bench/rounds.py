@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from bench.generator import Failed
 from bench.peers import Peer, Server, serving
 
+# Above this share of a core other programs have taken part, and the round is not a fair one.
+BUSY_CPU = 0.2
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:

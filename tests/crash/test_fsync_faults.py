@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -289,6 +290,33 @@ def test_a_catalog_that_cannot_be_written_costs_no_acknowledged_record(tmp_path:
         node.kill()
         node.restart(wrapper=[])
         _assert_recovered(node, appenders)
+
+
+def test_a_sync_that_fails_in_the_background_is_fatal_too(tmp_path: Path) -> None:
+    """The kernel reports a failed write-back once for a file: whoever is told of it must tell the log."""
+    path = "/v1/stream/faults/disk"
+    trace = tmp_path / "trace"
+    # The writer syncs once a minute here, so the first sync of the file is the one that prepares blocks ahead.
+    with Node.started(tmp_path, flags=("--disk-sync-ms", "60000")) as node:
+        assert node.request("PUT", path, {**TEXT, "Stream-Durability": "disk"}).status == 201
+        assert node.terminate() == 0, node.output()
+        node.wrapper = failing(("fdatasync",), "EIO", "1", paths=_log_files(node), trace=trace)
+        node.start()
+        for _ in range(4):
+            assert node.request("POST", path, TEXT, b"x" * (1 << 20)).status in (204, 503)
+        assert _eventually(lambda: "INJECTED" in trace.read_text()), "no sync was made to fail"
+        assert _eventually(lambda: node.request("GET", "/readyz").status == 503), node.output()
+        _assert_not_ready(node)
+        _assert_refusal(node.request("POST", path, TEXT, b"later"))
+
+
+def _eventually(holds: Callable[[], bool]) -> bool:
+    """Whether it comes to hold; the wait is bounded, and its length is not what is asserted."""
+    for _ in range(500):
+        if holds():
+            return True
+        time.sleep(0.01)
+    return False
 
 
 LINE = re.compile(r"^\d+ +(?P<call>\w+)\((?P<fd>\d+)<(?P<file>[^>]*)>(?P<rest>.*)$")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.harness import CrashRun, kill_while_starting
+from tests.crash.harness import CrashRun, kill_while_starting, short_lives
 from tests.support.faults import killing
 from tests.support.http import read_bytes
 from tests.support.node import Node, NotReady
@@ -34,6 +34,13 @@ def _run(directory: Path, kills: int, flags: tuple[str, ...] = (), large_bytes: 
     assert sum(acknowledged.values()) > kills, acknowledged
 
 
+def _run_short_lives(directory: Path, kills: int) -> None:
+    verifier = CrashRun(directory, kills, SMALL_LOG, SMALL_LOG_LARGE_BYTES, plan=short_lives).run()
+    print(f"acknowledged: {verifier.acknowledged('life')}")
+    first = min((directory / "node" / "data" / "wal").rglob("*.wal"))
+    assert int(first.stem) > 0, "the run never let go of a log file, so it proved nothing about that"
+
+
 @pytest.mark.full
 @pytest.mark.timeout(600)
 def test_every_acknowledged_record_survives_kills_at_random_moments(tmp_path: Path) -> None:
@@ -43,7 +50,13 @@ def test_every_acknowledged_record_survives_kills_at_random_moments(tmp_path: Pa
 @pytest.mark.full
 @pytest.mark.timeout(600)
 def test_every_acknowledged_record_survives_kills_during_rotation_and_checkpoints(tmp_path: Path) -> None:
-    _run(tmp_path, KILLS, SMALL_LOG, SMALL_LOG_LARGE_BYTES)
+    _run(tmp_path, KILLS // 2, SMALL_LOG, SMALL_LOG_LARGE_BYTES)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(600)
+def test_nothing_comes_back_or_goes_missing_when_kills_meet_deletion_of_log_files(tmp_path: Path) -> None:
+    _run_short_lives(tmp_path, KILLS // 2)
 
 
 @pytest.mark.soak
@@ -51,6 +64,12 @@ def test_every_acknowledged_record_survives_kills_during_rotation_and_checkpoint
 @pytest.mark.parametrize("flags", [(), SMALL_LOG], ids=["default", "small-log"])
 def test_every_acknowledged_record_survives_hundreds_of_kills(tmp_path: Path, flags: tuple[str, ...]) -> None:
     _run(tmp_path, max(KILLS, KILLS_SOAK), flags, SMALL_LOG_LARGE_BYTES if flags else 4096)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_nothing_comes_back_or_goes_missing_in_hundreds_of_kills(tmp_path: Path) -> None:
+    _run_short_lives(tmp_path, max(KILLS, KILLS_SOAK))
 
 
 def _fill(node: Node, path: str, records: int) -> bytes:

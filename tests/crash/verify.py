@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.support.http import Connection, read_bytes, read_messages
 from tests.support.node import Node
-from tests.support.writer import JSON, message, record
+from tests.support.writer import JSON, LIFE_LARGE_EVERY, message, record
 
 PROBLEMS_SHOWN = 25
 
@@ -36,6 +36,9 @@ class Verifier:
     def __init__(self, journal_directory: Path, workers: Sequence[dict[str, Any]]) -> None:
         self.directory = journal_directory
         self.workers = workers
+        # Journals only grow: what was read of each, and up to which byte.
+        self._entries: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        self._read_bytes: dict[str, int] = defaultdict(int)
 
     def check(self, node: Node, settled: bool, context: str) -> None:
         """Fail with every broken promise found. `settled`: the writer ended well, producers know of everything."""
@@ -54,11 +57,17 @@ class Verifier:
         shown = "\n".join(problems[:PROBLEMS_SHOWN])
         assert not problems, f"{len(problems)} broken promises {context}:\n{shown}\n{node.output()}"
 
-    def entries(self, name: str) -> Iterator[dict[str, Any]]:
+    def entries(self, name: str) -> list[dict[str, Any]]:
         path = self.directory / f"{name}.jsonl"
         if path.exists():
-            for line in path.read_text().splitlines():
-                yield json.loads(line)
+            with path.open("rb") as journal:
+                journal.seek(self._read_bytes[name])
+                added = journal.read()
+            # A line without its end is being written: it is read the next time.
+            whole = added[: added.rfind(b"\n") + 1]
+            self._read_bytes[name] += len(whole)
+            self._entries[name] += [json.loads(line) for line in whole.splitlines()]
+        return self._entries[name]
 
     def acknowledged(self, kind: str) -> int:
         """How many records (or steps of a life) all workers of one kind had acknowledged."""
@@ -206,5 +215,5 @@ def _shape(life: dict[str, Any] | None, worker: dict[str, Any]) -> dict[str, Any
     if life is None:
         return None
     producer = f"{worker['name']}-{life['life']}"
-    content = b"".join(record(producer, n, worker["large_bytes"]) for n in range(life["count"]))
+    content = b"".join(record(producer, n, worker["large_bytes"], LIFE_LARGE_EVERY) for n in range(life["count"]))
     return {"content": content, "closed": life["closed"]}

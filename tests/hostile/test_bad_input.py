@@ -148,6 +148,19 @@ def test_a_head_cut_in_two_before_a_large_body_is_not_taken_for_a_large_head(nod
             assert answer.status == 204, (cut, answer)
 
 
+def test_what_stands_behind_a_chunked_body_is_not_taken_for_a_header(node: Node) -> None:
+    path = "/v1/stream/bad/trailer"
+    assert node.request("PUT", path, TEXT).status == 201
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: text/plain\r\n".encode()
+    for size in (3, 100_000):
+        chunks = b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n" % (size, b"t" * size)
+        answer = raw(node, head + chunks + b"Stream-Closed: true\r\n\r\n", "POST")
+        # Ignored or refused, but never obeyed: nobody in between looks for headers there.
+        assert answer.status in (204, 400), answer
+        assert_well_shaped(answer)
+        assert node.request("HEAD", path).header("stream-closed") is None, answer
+
+
 # --- paths --------------------------------------------------------------------------------------------------
 
 PATHS: dict[str, tuple[str, set[int]]] = {

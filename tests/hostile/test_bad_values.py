@@ -129,7 +129,7 @@ def test_a_header_that_decides_something_may_not_be_said_twice(node: Node, heade
 
 @pytest.mark.parametrize("value", [b"a" * 5_000, b"\xff\xfe"])
 def test_a_wrong_stream_sequence_is_refused(node: Node, value: bytes) -> None:
-    answer = node.request("POST", PATH, {**TEXT, "Stream-Seq": value}, b"no")
+    answer = node.request("POST", PATH, [*TEXT.items(), ("Stream-Seq", value)], b"no")
     assert answer.status == 400, answer
     assert_well_shaped(answer)
     assert node.request("GET", f"{PATH}?offset=-1").body == b"hello"

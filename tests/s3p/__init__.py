@@ -26,11 +26,6 @@ class StrictParser(Parser):
         return room_bytes
 
 
-def example(text: str) -> bytes:
-    """An example as the spec prints it: one line of the wire per line, indented alike, CRLF understood."""
-    return "".join(line.strip() + "\r\n" for line in text.strip().split("\n")).encode("ascii")
-
-
 def request(*elements: bytes | list[bytes]) -> bytes:
     """A command array of bulk strings and of arrays of bulk strings."""
     return b"*%d\r\n" % len(elements) + b"".join(

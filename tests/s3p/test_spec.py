@@ -1,4 +1,4 @@
-"""S3P v0.2.0 section by section: each test names the section it holds, every example stands here byte for byte.
+"""S3P v0.2.0 section by section: each test names the section it holds, with every example byte for byte.
 This half asks the parser and the encoders; it never opens a socket."""
 
 import pytest
@@ -6,7 +6,7 @@ import pytest
 from headwater.doors.s3p import replies
 from headwater.doors.s3p.commands import Append, Create, Delete, Read, Trim
 from headwater.doors.s3p.replies import Code
-from tests.s3p import LIMITS, array, bulk, example, parsed, refusal, request
+from tests.s3p import LIMITS, array, bulk, examples, parsed, refusal, request
 
 UINT64_MAX = 2**64 - 1
 CREATE_ORDERS = request(b"CREATE", b"orders", [])
@@ -243,39 +243,20 @@ def test_7_unknown_command_is_refused():
 
 
 def test_8_1_example_1_create():
-    sent = example("""
-        *3
-        $6
-        CREATE
-        $6
-        orders
-        *0
-    """)
-    assert parsed(sent) == [Create(b"orders")]
-    assert replies.ok() == example("+OK")
+    assert parsed(examples.CREATE_8_1_1.sent) == [Create(b"orders")]
+    assert replies.ok() == examples.CREATE_8_1_1.reply
 
 
 def test_8_1_example_2_unknown_option_closes():
-    sent = example("""
-        *3
-        $6
-        CREATE
-        $6
-        orders
-        *2
-        $8
-        MAX_SIZE
-        $4
-        1000
-    """)
-    [failure] = parsed(sent)
-    assert replies.error(failure.code, failure.message) == example("-ERR_BAD_FORMAT unknown option MAX_SIZE")
+    [failure] = parsed(examples.CREATE_UNKNOWN_OPTION_8_1_2.sent)
+    assert replies.error(failure.code, failure.message) == examples.CREATE_UNKNOWN_OPTION_8_1_2.reply
     assert failure.code.closes_connection
 
 
 def test_8_1_example_3_stream_exists_stays_open():
+    assert parsed(examples.CREATE_EXISTING_8_1_3.sent) == [Create(b"orders")]
     reply = replies.error(Code.STREAM_EXISTS, "stream orders already exists")
-    assert reply == example("-ERR_STREAM_EXISTS stream orders already exists")
+    assert reply == examples.CREATE_EXISTING_8_1_3.reply
     assert not Code.STREAM_EXISTS.closes_connection
 
 
@@ -283,70 +264,20 @@ def test_8_1_example_3_stream_exists_stays_open():
 
 
 def test_8_2_example_1_two_records():
-    sent = example("""
-        *4
-        $6
-        APPEND
-        $6
-        orders
-        *0
-        *2
-        $5
-        hello
-        $5
-        world
-    """)
-    assert parsed(sent) == [Append(b"orders", [b"hello", b"world"], None)]
-    assert replies.id_reply(1700000001234, 1) == example("""
-        $15
-        1700000001234-1
-    """)
+    assert parsed(examples.APPEND_8_2_1.sent) == [Append(b"orders", [b"hello", b"world"], None)]
+    assert replies.id_reply(1700000001234, 1) == examples.APPEND_8_2_1.reply
 
 
 def test_8_2_example_2_zero_length_record_closes():
-    sent = (
-        example("""
-        *4
-        $6
-        APPEND
-        $6
-        orders
-        *0
-        *2
-        $5
-        hello
-        $0
-    """)
-        + b"\r\n"
-    )
-    [failure] = parsed(sent)
-    assert replies.error(failure.code, failure.message) == example(
-        "-ERR_BAD_FORMAT invalid record bulk string (length < 1)"
-    )
+    [failure] = parsed(examples.APPEND_EMPTY_RECORD_8_2_2.sent)
+    assert replies.error(failure.code, failure.message) == examples.APPEND_EMPTY_RECORD_8_2_2.reply
     assert failure.code.closes_connection
 
 
 def test_8_2_example_3_non_monotonic_id_stays_open():
-    sent = example("""
-        *4
-        $6
-        APPEND
-        $6
-        orders
-        *2
-        $2
-        ID
-        $13
-        1700000001000
-        *1
-        $7
-        payload
-    """)
-    assert parsed(sent) == [Append(b"orders", [b"payload"], 1700000001000)]
+    assert parsed(examples.APPEND_NON_MONOTONIC_8_2_3.sent) == [Append(b"orders", [b"payload"], 1700000001000)]
     message = "provided timestamp ID 1700000001000 is not greater than last appended ID 1700000001234"
-    assert replies.error(Code.NON_MONOTONIC_ID, message) == example(
-        "-ERR_NON_MONOTONIC_ID provided timestamp ID 1700000001000 is not greater than last appended ID 1700000001234"
-    )
+    assert replies.error(Code.NON_MONOTONIC_ID, message) == examples.APPEND_NON_MONOTONIC_8_2_3.reply
     assert not Code.NON_MONOTONIC_ID.closes_connection
 
 
@@ -387,34 +318,9 @@ def test_8_2_options_do_not_change_the_limits():
 
 
 def test_8_3_example():
-    sent = example("""
-        *3
-        $4
-        READ
-        $6
-        orders
-        *4
-        $5
-        COUNT
-        $2
-        10
-        $6
-        MIN_ID
-        $3
-        0-0
-    """)
-    assert parsed(sent) == [Read(b"orders", 10, 0, 0, 0)]
-    assert replies.records([(1700000001234, 0, b"hello"), (1700000001235, 0, b"world")]) == example("""
-        *4
-        $15
-        1700000001234-0
-        $5
-        hello
-        $15
-        1700000001235-0
-        $5
-        world
-    """)
+    assert parsed(examples.READ_8_3.sent) == [Read(b"orders", 10, 0, 0, 0)]
+    entries = [(1700000001234, 0, b"hello"), (1700000001235, 0, b"world")]
+    assert replies.records(entries) == examples.READ_8_3.reply
 
 
 def test_8_3_defaults():
@@ -453,19 +359,8 @@ def test_8_3_count_and_block_at_their_limits():
 
 
 def test_8_4_example():
-    sent = example("""
-        *3
-        $4
-        TRIM
-        $6
-        orders
-        *2
-        $6
-        MIN_ID
-        $15
-        1700000001235-0
-    """)
-    assert parsed(sent) == [Trim(b"orders", 1700000001235, 0)]
+    assert parsed(examples.TRIM_8_4.sent) == [Trim(b"orders", 1700000001235, 0)]
+    assert replies.ok() == examples.TRIM_8_4.reply
 
 
 def test_8_4_min_id_is_mandatory():
@@ -476,15 +371,8 @@ def test_8_4_min_id_is_mandatory():
 
 
 def test_8_5_example():
-    sent = example("""
-        *3
-        $6
-        DELETE
-        $6
-        orders
-        *0
-    """)
-    assert parsed(sent) == [Delete(b"orders")]
+    assert parsed(examples.DELETE_8_5.sent) == [Delete(b"orders")]
+    assert replies.ok() == examples.DELETE_8_5.reply
 
 
 def test_8_5_has_no_options():

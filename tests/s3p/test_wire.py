@@ -113,7 +113,7 @@ def test_record_over_either_limit_is_refused_alone_and_in_a_batch():
     assert refusal(request(b"APPEND", b"s", [], over), tight) == (
         "ERR_LIMITS aggregate of records in APPEND command too large"
     )
-    batch = [b"r"] * 20 + [b"r" * (LIMITS.record_bytes_max + 1)]
+    batch = [b"r" * 50] * 20 + [b"r" * (LIMITS.record_bytes_max + 1)]
     assert refusal(request(b"APPEND", b"s", [], batch)) == "ERR_LIMITS individual record too large"
 
 

@@ -32,13 +32,16 @@ def why_not_traceable() -> str | None:
     return None
 
 
-def failing(calls: Iterable[str], error: str, when: str, paths: Sequence[Path] = ()) -> list[str]:
+def failing(
+    calls: Iterable[str], error: str, when: str, paths: Sequence[Path] = (), trace: Path | None = None
+) -> list[str]:
     """A wrapper under which `calls` fail with `error`; `when` is strace's ("3" once, "3+" from then on).
 
-    Counted per thread. With `paths`, only calls on exactly these files count and fail.
+    Counted per thread. With `paths`, only calls on exactly these files count and fail. `trace` tells of each call.
     """
     names = ",".join(calls)
-    return [*_strace([names], paths), "-e", f"inject={names}:error={error}:when={when}"]
+    output = str(trace) if trace is not None else "/dev/null"
+    return [*_strace([names], paths, output), "-e", f"inject={names}:error={error}:when={when}"]
 
 
 def killing(calls: Iterable[str], when: int) -> list[str]:

@@ -32,13 +32,15 @@ from tests.support.http import BadResponse, Connection, ConnectionEnded, Respons
 TEXT = "text/plain"
 JSON = "application/json"
 LARGE_EVERY = 97
+# Lives are short: their records have to be large sooner.
+LIFE_LARGE_EVERY = 3
 REFUSED_PAUSE_S = 0.02
 BROKEN_MAX = 20
 
 
-def record(writer: str, n: int, large_bytes: int) -> bytes:
-    """Record `n` of a writer, always the same bytes; one in `LARGE_EVERY` is large."""
-    size = large_bytes if n % LARGE_EVERY == LARGE_EVERY - 1 else 20 + n % 180
+def record(writer: str, n: int, large_bytes: int, large_every: int = LARGE_EVERY) -> bytes:
+    """Record `n` of a writer, always the same bytes; one in `large_every` is large."""
+    size = large_bytes if n % large_every == large_every - 1 else 20 + n % 180
     unit = f"{writer}.{n:x}/"
     return f"{writer} {n} {(unit * (size // len(unit) + 1))[:size]}\n".encode()
 
@@ -380,7 +382,7 @@ class LifeWriter(Worker):
                 headers = {"Producer-Id": producer, "Producer-Epoch": "0", "Producer-Seq": str(step["n"])}
                 if kind == "append-and-close":
                     headers["Stream-Closed"] = "true"
-                return self.post(headers, record(producer, step["n"], self.large_bytes), path)
+                return self.post(headers, record(producer, step["n"], self.large_bytes, LIFE_LARGE_EVERY), path)
 
     @staticmethod
     def _expected(step: dict[str, Any], retried: bool) -> tuple[int, ...]:

@@ -449,7 +449,7 @@ def _sink(output: Path | None) -> Iterator[Callable[[bytes], object]]:
 def _cell(column: str, value: object) -> str:
     if value is None:
         return ""
-    if column.endswith("_at_ms") and isinstance(value, int):
+    if column.endswith("_at_ms") and isinstance(value, int) and 0 <= value < 253_402_300_800_000:  # Year 10000.
         return datetime.fromtimestamp(value / 1_000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
     return str(value)
 

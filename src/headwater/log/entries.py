@@ -15,6 +15,7 @@ Everything else is rare and is the event's msgpack under KIND_COLD.
 from __future__ import annotations
 
 from struct import Struct
+from struct import error as StructError
 
 import msgspec
 from xxhash import xxh3_64, xxh3_64_intdigest
@@ -98,10 +99,11 @@ def decode(frame: Frame) -> Event:
     """The event of an intact frame. Raises BadEntry when its body is not one."""
     try:
         if frame.kind == KIND_COLD:
-            return _unpack_cold(frame.body)
+            cold: ColdEvent = _unpack_cold(frame.body)
+            return cold
         if frame.kind == KIND_APPENDED:
             return _decode_appended(frame)
-    except (msgspec.MsgspecError, ValueError) as error:
+    except (msgspec.MsgspecError, StructError, ValueError) as error:
         raise BadEntry(f"log position {frame.position}: {error}") from error
     raise BadEntry(f"log position {frame.position}: unknown kind {frame.kind}")
 
@@ -121,6 +123,8 @@ def _decode_appended(frame: Frame) -> Appended:
         if name is not None:
             producer = Producer(name, epoch, seq)
         at += extras_size
+    if at > len(body) or (not count and at < len(body)):
+        raise ValueError("the parts do not add up to the body")
     if sizes is not None:
         records = []
         for size in sizes:

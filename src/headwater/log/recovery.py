@@ -35,6 +35,7 @@ class LogFile:
         self._path = path
         self._base = base
         self._later = later
+        self._vouched = base
         self.end = base
         self.complete = False
 
@@ -45,15 +46,20 @@ class LogFile:
             self.end = frame.end
             if frame.kind == frames.KIND_END:
                 self.complete = True
-                return
-            if frame.kind != frames.KIND_MARK:
+                break
+            if frame.kind == frames.KIND_MARK:
+                self._vouched = frames.synced_by(frame)
+            else:
                 yield frame
-        self._judge_end(data)
+        if not self.complete:
+            self._judge_end(data)
+        if not self._later:
+            self._promise_again(data)
 
     def _judge_end(self, data: memoryview) -> None:
-        for path in self._later:
-            if frames.vouched_beyond(memoryview(path.read_bytes()), int(path.stem), self.end) is not None:
-                raise LogCorrupt(self._path, self.end, f"{path.name} continues behind the damage")
+        if self._later:
+            # A file is opened only after the one before it was ended and synced.
+            raise LogCorrupt(self._path, self.end, f"{self._later[0].name} continues behind the damage")
         witness = frames.vouched_beyond(data, self._base, self.end)
         if witness is not None:
             raise LogCorrupt(self._path, self.end, f"the batch at {witness} was written after this place was synced")
@@ -69,6 +75,16 @@ class LogFile:
         with self._path.open("r+b") as file:
             # What stands behind the cut must not be found again: a later frame could end exactly in front of it.
             file.truncate(self.end - self._base)
+            os.fsync(file.fileno())
+
+    def _promise_again(self, data: memoryview) -> None:
+        """Syncs what was found. What no mark vouches for is written once more before: the last process may have died
+        without a sync, or of one that failed, and after that the system takes pages for written that are not."""
+        start = max(self._vouched - self._base, 0)
+        with self._path.open("r+b") as file:
+            file.seek(start)
+            file.write(data[start : self.end - self._base])
+            file.flush()
             os.fsync(file.fileno())
 
 

@@ -5,6 +5,7 @@ failed, acknowledges nothing more, and says why.
 
     wal/00000000000000000000.wal    named by the log position of its first byte; ends with an END frame once full
     wal/spare.tmp                   the next file, already zero-filled, waiting for its name
+    wal/spare.part                  the same while it is being filled
 
 Two threads work for the event loop: the writer (batches in order, nothing else) and the helper (zero-fills ahead,
 prepares the spare, deletes trimmed files). Zero-filled blocks make an fdatasync a data write without a journal commit:
@@ -19,6 +20,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from time import monotonic
 
 from headwater.log import entries, frames
 from headwater.log.recovery import list_files, read_file
@@ -27,6 +29,7 @@ from headwater.model.events import Event
 _SLAB_BYTES = 4 << 20
 _ZEROS = bytes(1 << 20)
 _SPARE = "spare.tmp"
+_SPARE_DRAFT = "spare.part"
 
 
 class _Batch:
@@ -183,17 +186,16 @@ class Wal:
 
     def _write_loop(self) -> None:
         take = self._queue.get
-        unsynced = False
+        due_s: float | None = None  # when what is written but not synced has to be
         while True:
             try:
-                batch = take(timeout=self._sync_tick_s) if unsynced else take()
+                batch = take() if due_s is None else take(timeout=max(0.0, due_s - monotonic()))
             except Empty:
-                unsynced = False
+                due_s = None
                 self._guard(self._sync)
                 continue
             if batch is None:
-                if unsynced or self.synced < self.written:
-                    self._guard(self._sync)
+                self._guard(self._sync)
                 return
             if self.failure is not None:
                 continue
@@ -206,18 +208,26 @@ class Wal:
                     break
                 batches.append(more)
             self._guard(lambda todo=batches: self._write(todo))  # type: ignore[misc]
-            unsynced = self.synced < self.written
             if last:
                 self._guard(self._sync)
                 return
+            if self.synced >= self.written:
+                due_s = None
+            elif due_s is None:
+                due_s = monotonic() + self._sync_tick_s
+            elif due_s <= monotonic():
+                # The queue was never empty for long enough: the tick comes all the same.
+                due_s = None
+                self._guard(self._sync)
 
     def _guard(self, act: Callable[[], None]) -> None:
-        """Runs one step; an OSError ends this log for good."""
+        """Runs one step; an error ends this log for good: what stands at its end is not known any more."""
         if self.failure is None:
             try:
                 act()
-            except OSError as error:
-                self.failure = f"the log could not be written ({error.strerror or error}); restart on a healthy disk"
+            except Exception as error:
+                reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+                self.failure = f"the log could not be written ({reason}); restart on a healthy disk"
         self._notify()
 
     def _write(self, batches: list[_Batch]) -> None:
@@ -268,12 +278,14 @@ class Wal:
         with self._fill_lock:
             if self._fd >= 0:
                 os.close(self._fd)
+                self._fd = -1
             if not path.exists() and spare.exists():
                 os.rename(spare, path)
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
             sync_directory(self._directory)
             self._fd_base = base
             self._filled = base + os.fstat(self._fd).st_size
+            self._filling = False
         if base not in self._bases:
             self._bases.append(base)
         if self._threads:
@@ -297,26 +309,33 @@ class Wal:
         with self._fill_lock:
             start = self._filled
             stop = min(start + _SLAB_BYTES, self._fd_base + self._file_bytes)
+            if stop <= start:
+                return  # `_filling` stays set: a file filled to its end is not asked for again
             at = start
+            # A descriptor of its own: a failed write-back is reported once to each, and the writer has to hear of it.
+            fd = os.open(self._path(self._fd_base), os.O_WRONLY)
             try:
                 while at < stop:
-                    at += os.pwrite(self._fd, _ZEROS[: stop - at], at - self._fd_base)
-                os.fdatasync(self._fd)
-                self._filled = max(stop, start)
+                    at += os.pwrite(fd, _ZEROS[: stop - at], at - self._fd_base)
+                os.fdatasync(fd)
+                self._filled = stop
             finally:
-                self._filling = stop <= start  # a file filled to its end is not asked for again
+                os.close(fd)
+                self._filling = False
 
     def _prepare_spare(self) -> None:
-        spare = self._directory / _SPARE
+        spare, draft = self._directory / _SPARE, self._directory / _SPARE_DRAFT
         if spare.exists() and spare.stat().st_size == _SLAB_BYTES:
             return
-        fd = os.open(spare, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
+        # It gets its name when it is full: the writer may take it at any moment, and no zero may land on a frame then.
+        fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
         try:
             for _ in range(_SLAB_BYTES // len(_ZEROS)):
                 os.write(fd, _ZEROS)
             os.fsync(fd)
         finally:
             os.close(fd)
+        os.rename(draft, spare)
 
 
 def sync_directory(path: Path) -> None:

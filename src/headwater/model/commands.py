@@ -6,6 +6,7 @@ Never says how a command arrived; never reaches the log (events do).
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import final
 
 import msgspec
 
@@ -18,6 +19,7 @@ class Durability(IntEnum):
     MEMORY = 2
 
 
+@final
 class Producer(msgspec.Struct, frozen=True):
     """The tuple that makes a retried append recognisable."""
 
@@ -26,6 +28,7 @@ class Producer(msgspec.Struct, frozen=True):
     seq: int
 
 
+@final
 class Create(msgspec.Struct, frozen=True):
     key: str
     content_type: str | None
@@ -39,6 +42,7 @@ class Create(msgspec.Struct, frozen=True):
     """True refuses any existing stream, whatever its configuration (S3P's CREATE)."""
 
 
+@final
 class Append(msgspec.Struct, frozen=True):
     records: list[bytes]
     """Empty only together with `close`."""
@@ -52,6 +56,7 @@ class Append(msgspec.Struct, frozen=True):
     """A client-chosen timestamp for the records' ids (S3P's ID option)."""
 
 
+@final
 class Delete(msgspec.Struct, frozen=True):
     pass
 

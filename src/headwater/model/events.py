@@ -5,11 +5,14 @@ Never carries a wish or a rule; replaying events needs no clock and no settings.
 
 from __future__ import annotations
 
+from typing import final
+
 import msgspec
 
 from headwater.model.commands import Durability, Producer
 
 
+@final
 class Created(msgspec.Struct, frozen=True, tag="created"):
     key: str
     sid: int
@@ -23,6 +26,7 @@ class Created(msgspec.Struct, frozen=True, tag="created"):
     closed: bool = False
 
 
+@final
 class Appended(msgspec.Struct, frozen=True):
     """Records joined a stream, or it was closed, or both. Logged in a layout of its own (see log/entries.py)."""
 
@@ -43,12 +47,14 @@ class Appended(msgspec.Struct, frozen=True):
     """The stream's class, for the answer; not logged."""
 
 
+@final
 class Deleted(msgspec.Struct, frozen=True, tag="deleted"):
     sid: int
     at_ms: int
     expired: bool = False
 
 
+@final
 class Touched(msgspec.Struct, frozen=True, tag="touched"):
     """A read moved a sliding expiry. Logged coarsely: a crash may shorten a window by a sixteenth, never more."""
 
