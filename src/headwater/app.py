@@ -21,14 +21,19 @@ from typing import IO
 import structlog
 import uvloop
 
-from headwater.catalog.sqlite import CatalogMismatch, NullCatalog, SqliteCatalog
+from headwater.catalog.sqlite import CatalogMismatch, SqliteCatalog
 from headwater.config import Settings
+from headwater.doors.http.batch import Batches
+from headwater.doors.http.buckets import Buckets
 from headwater.doors.http.durable_streams import DurableStreams
 from headwater.doors.http.respond import Responder
+from headwater.doors.http.routes import Routes
 from headwater.doors.http.server import HttpServer
+from headwater.doors.http.snapshots import Snapshots
 from headwater.engine.group import Group
 from headwater.engine.recovery import LogContradiction, recover
 from headwater.engine.upkeep import Upkeep
+from headwater.lake.blobs import LocalBlobs, MemoryBlobs
 from headwater.log.entries import BadEntry
 from headwater.log.null import NullLog
 from headwater.log.recovery import LogCorrupt
@@ -38,7 +43,7 @@ from headwater.model.stream import Limits
 from headwater.observe import logging
 from headwater.observe.health import Health
 from headwater.observe.metrics import Gauge, Metrics
-from headwater.world import Catalog, Log, SystemClock, SystemRng
+from headwater.world import Blobs, Catalog, Log, SystemClock, SystemRng
 
 EXIT_OK, EXIT_FAILED = 0, 1
 SWITCH_INTERVAL_S = 0.0005
@@ -100,7 +105,7 @@ class Node:
         settings = self.settings
         _raise_file_limit(settings.connections_max)
         clock = SystemClock()
-        wal, catalog = self._stores()
+        wal, catalog, blobs = self._stores()
         loop = asyncio.get_running_loop()
         limits = Limits(
             settings.producers_per_stream_max, settings.producer_idle_ms, Durability[settings.durability.upper()]
@@ -112,28 +117,36 @@ class Node:
         began_s = loop.time()
         count = recover(group)
         if count:
-            log.info("recovered", events=count, streams=len(group.streams), seconds=round(loop.time() - began_s, 3))
+            took_s = round(loop.time() - began_s, 3)
+            log.info("recovered", events=count, streams=len(group.shelf.streams), seconds=took_s)
         wal.start(self._progress)
-        self._upkeep = Upkeep(group, settings.checkpoint_interval_ms, lambda why: log.error("checkpoint", error=why))
+        self._upkeep = Upkeep(
+            group, blobs, settings.checkpoint_interval_ms, lambda why: log.error("upkeep", error=why)
+        )
         self._upkeep.start()
         gc.collect()
         gc.freeze()  # what recovery built is long-lived: the collector need not walk it again
 
         responder = Responder(settings.cors_origin, settings.memory)
-        streams = DurableStreams(group, settings, responder, clock, SystemRng())
-        http = self._http = HttpServer(settings, streams, responder)
-        _pages(http, streams, group, self._upkeep)
+        rng = SystemRng()
+        streams = DurableStreams(group, settings, responder, clock, rng)
+        routes = Routes(
+            settings, streams, Buckets(group), Snapshots(group, blobs, settings, rng), Batches(group, settings)
+        )
+        http = self._http = HttpServer(settings, routes, responder)
+        _pages(routes, http, streams, group, self._upkeep)
         host, port = settings.listen_address
         try:
             port = await http.listen(host, port)
         except OSError as error:
-            raise CannotStart(f"cannot listen on {settings.listen}: {error.strerror}; choose another --listen") from None
+            why = f"cannot listen on {settings.listen}: {error.strerror}; choose another --listen"
+            raise CannotStart(why) from None
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
-    def _stores(self) -> tuple[Log, Catalog]:
+    def _stores(self) -> tuple[Log, Catalog, Blobs]:
         settings = self.settings
         if settings.memory:
-            return NullLog(), NullCatalog()
+            return NullLog(), SqliteCatalog(None), MemoryBlobs()
         data = Path(settings.data)
         try:
             data.mkdir(parents=True, exist_ok=True)
@@ -144,7 +157,7 @@ class Node:
         except OSError as error:
             raise CannotStart(f"cannot use the data directory {data}: {error.strerror}") from None
         wal = Wal(data / "wal" / "0", settings.log_file_bytes, settings.disk_sync_ms)
-        return wal, SqliteCatalog(data / "catalog.db")
+        return wal, SqliteCatalog(data / "catalog.db"), LocalBlobs(data / "blobs")
 
     def _progress(self) -> None:
         group = self._group
@@ -167,7 +180,9 @@ class Node:
             self._lock.close()
 
 
-def _pages(http: HttpServer, streams: DurableStreams, group: Group, upkeep: Upkeep) -> None:
+def _pages(
+    routes: Routes, http: HttpServer, streams: DurableStreams, group: Group, upkeep: Upkeep
+) -> None:
     health = Health()
     health.add("log", lambda: group.log.failure)
     health.add("checkpoint", lambda: upkeep.failure)
@@ -176,10 +191,10 @@ def _pages(http: HttpServer, streams: DurableStreams, group: Group, upkeep: Upke
     metrics.add(
         Gauge("appends", "Appends accepted since the start.", lambda: group.appends_count, counts=True),
         Gauge("reads", "Stream reads since the start.", lambda: streams.reads_count, counts=True),
-        Gauge("streams_loaded", "Streams whose metadata is in memory.", lambda: len(group.streams)),
-        Gauge("hot_bytes", "Payload bytes held in memory.", lambda: group.hot_bytes),
+        Gauge("streams_loaded", "Streams whose metadata is in memory.", lambda: len(group.shelf.streams)),
+        Gauge("hot_bytes", "Payload bytes held in memory.", lambda: group.shelf.hot_bytes),
         Gauge("log_tail_position", "Log position after the newest event.", lambda: group.log.tail, counts=True),
-        Gauge("log_synced_position", "Log position up to which the log is synced.", lambda: group.log.synced, counts=True),
+        Gauge("log_synced_position", "Position up to which the log is synced.", lambda: group.log.synced, counts=True),
         Gauge("log_failed", "1 when the log acknowledges nothing any more.", lambda: int(group.failed)),
         Gauge("connections_open", "HTTP connections.", lambda: len(http.connections)),
         Gauge("connections_refused", "Connections cut for lack of room.", lambda: http.refused_count, counts=True),
@@ -187,10 +202,10 @@ def _pages(http: HttpServer, streams: DurableStreams, group: Group, upkeep: Upke
         Gauge("long_polls_open", "Waiting long-polls.", lambda: streams.long_polls_open),
         Gauge("checkpoints", "Checkpoints taken since the start.", lambda: upkeep.checkpoints_count, counts=True),
     )
-    http.page("/healthz", health.healthz)
-    http.page("/readyz", health.readyz)
-    http.page("/metrics", metrics.prometheus)
-    http.page("/__headwater/metrics", metrics.json)
+    routes.page("/healthz", health.healthz)
+    routes.page("/readyz", health.readyz)
+    routes.page("/metrics", metrics.prometheus)
+    routes.page("/__headwater/metrics", metrics.json)
 
 
 def _raise_file_limit(connections_max: int) -> None:

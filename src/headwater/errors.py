@@ -262,6 +262,62 @@ class OffsetBeyondTail(Failure):
         return f"the offset lies beyond the stream's tail {self.tail:020d}"
 
 
+class SourceNotFound(Failure):
+    def message(self) -> str:
+        return "the stream named by Stream-Forked-From does not exist"
+
+
+class SourceDeleted(Failure):
+    def message(self) -> str:
+        return "the stream named by Stream-Forked-From was deleted and cannot be forked any more"
+
+
+class NameTaken(Failure):
+    """A deleted stream still holds the name, for the sake of its forks."""
+
+    def message(self) -> str:
+        return "a deleted stream keeps this name until its last fork is gone"
+
+
+class SnapshotNotFound(Failure):
+    def message(self) -> str:
+        return "no such snapshot; GET .../snapshot leads to the latest one, if there is one"
+
+
+class SnapshotInUse(Failure):
+    def message(self) -> str:
+        return "the latest snapshot cannot be deleted: /bootstrap would be incomplete without it"
+
+
+class SnapshotBeyondTail(Failure):
+    def __init__(self, tail: int) -> None:
+        self.tail = tail
+
+    def message(self) -> str:
+        return f"a snapshot cannot lie beyond the tail {self.tail:020d}"
+
+    def headers(self) -> tuple[tuple[str, str], ...]:
+        return (("Stream-Next-Offset", f"{self.tail:020d}"),)
+
+
+class BucketNotFound(Failure):
+    def message(self) -> str:
+        return "no such bucket; create it with PUT first"
+
+
+class BucketExists(Failure):
+    def message(self) -> str:
+        return "the bucket exists already"
+
+
+class BucketNotEmpty(Failure):
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def message(self) -> str:
+        return f"the bucket still holds {self.count} streams; delete them first"
+
+
 # ---- the node ---------------------------------------------------------------------------------------------------
 
 RETRY_AFTER_S = 1
@@ -327,6 +383,15 @@ TABLE: dict[type[Failure], Row] = {
     PreconditionFailed: Row(412, "precondition_failed", "ERR_CONFLICT", False, True),
     OffsetGone: Row(410, "offset_gone", "ERR_CONFLICT", False, True),
     OffsetBeyondTail: Row(400, "offset_beyond_tail", "ERR_CONFLICT", False, True),
+    SourceNotFound: Row(404, "fork_source_not_found", "ERR_UNKNOWN_STREAM", False, True),
+    SourceDeleted: Row(409, "fork_source_deleted", "ERR_CONFLICT", False, True),
+    NameTaken: Row(409, "name_taken", "ERR_STREAM_EXISTS", False, True),
+    SnapshotNotFound: Row(404, "snapshot_not_found", "ERR_CONFLICT", False, True),
+    SnapshotInUse: Row(409, "snapshot_in_use", "ERR_CONFLICT", False, True),
+    SnapshotBeyondTail: Row(409, "snapshot_beyond_tail", "ERR_CONFLICT", False, True),
+    BucketNotFound: Row(404, "bucket_not_found", "ERR_UNKNOWN_STREAM", False, True),
+    BucketExists: Row(409, "bucket_exists", "ERR_STREAM_EXISTS", False, True),
+    BucketNotEmpty: Row(409, "bucket_not_empty", "ERR_CONFLICT", False, True),
     # A log that fails after the write was gathered leaves its effect unknown: it may be found after a restart.
     LogUnavailable: Row(503, "log_unavailable", "ERR_UNAVAILABLE", True, False),
     Overloaded: Row(503, "overloaded", "ERR_UNAVAILABLE", True, True),

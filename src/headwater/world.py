@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
+import msgspec
+
 from headwater.model.events import Event
-from headwater.model.row import StreamRow
+from headwater.model.row import BucketRow, StreamRow
 
 
 class Clock(Protocol):
@@ -93,6 +95,38 @@ class Log(Protocol):
         ...
 
 
+class BlobsUnavailable(Exception):
+    """The object store does not answer now; it may later."""
+
+
+class Blobs(Protocol):
+    """Where whole objects go: snapshots, files of the lake. Calls block: they belong in worker threads."""
+
+    def put(self, key: str, data: bytes) -> None:
+        """On return the object is durable. Raises BlobsUnavailable."""
+        ...
+
+    def get(self, key: str) -> bytes:
+        """Raises KeyError when there is no such object, BlobsUnavailable."""
+        ...
+
+    def delete(self, key: str) -> None:
+        """An object that is not there is no error. Raises BlobsUnavailable."""
+        ...
+
+
+class Change(msgspec.Struct, frozen=True):
+    """What a checkpoint writes: first `gone` (key, sid) is removed, then the rows are put, then the position moves."""
+
+    rows: list[StreamRow]
+    buckets: list[BucketRow]
+    gone: list[tuple[str, int]]
+    things: list[tuple[str, str, bytes | None]]
+    """(domain, name, row) of state beside the streams; None removes it."""
+    position: int
+    next_sid: int
+
+
 class Catalog(Protocol):
     """Durable stream metadata, true for a log position. Reads run on the event loop's thread and take microseconds."""
 
@@ -108,8 +142,18 @@ class Catalog(Protocol):
 
     def load_sid(self, sid: int) -> StreamRow | None: ...
 
-    def write(self, rows: Iterable[StreamRow], gone: Iterable[tuple[str, int]], position: int, next_sid: int) -> None:
-        """One transaction: removes `gone` (key, sid), upserts rows, moves the position. Runs on a worker thread."""
+    def load_bucket(self, name: str) -> BucketRow | None: ...
+
+    def load_things(self, domain: str) -> dict[str, bytes]:
+        """Everything kept for a domain, by name."""
+        ...
+
+    def page(self, low: str, high: str, count_max: int) -> list[StreamRow]:
+        """Rows with low < key < high, in bytewise order of their keys, `count_max` at most."""
+        ...
+
+    def write(self, change: Change) -> None:
+        """One transaction. Runs on a worker thread."""
         ...
 
     def close(self) -> None: ...

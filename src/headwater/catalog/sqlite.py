@@ -3,6 +3,8 @@
 Owns the schema and its transactions. Never decides what is written when: checkpoints hand it rows and a position.
 
     streams(key, sid, row)    row: msgpack of StreamRow; keys sort bytewise, so a bucket's listing is a range
+    buckets(name, row)
+    things(domain, name, row) state beside the streams; each domain knows its own rows
     meta(name, value)         position, next_sid, format
 
 Two connections: the event loop reads through one, the checkpoint thread writes through the other. In WAL mode neither
@@ -12,21 +14,26 @@ waits for the other. A point read costs about 15 µs whatever the number of stre
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 
-from headwater.model.row import StreamRow
+from headwater.model.row import BucketRow, StreamRow
+from headwater.world import Change
 
 FORMAT = 1
 
 _SCHEMA = """
 create table if not exists streams (key text primary key, sid integer not null unique, row blob not null) without rowid;
+create table if not exists buckets (name text primary key, row blob not null) without rowid;
+create table if not exists things (
+    domain text, name text, row blob not null, primary key (domain, name)
+) without rowid;
 create table if not exists meta (name text primary key, value integer not null) without rowid;
 """
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(StreamRow).decode
+_decode_bucket = msgspec.msgpack.Decoder(BucketRow).decode
 
 
 class CatalogMismatch(Exception):
@@ -34,11 +41,13 @@ class CatalogMismatch(Exception):
 
 
 class SqliteCatalog:
-    def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    def __init__(self, path: Path | None) -> None:
+        """Opens or makes the file. Without a path the catalog lives as long as the process, in a private file."""
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
         self._writer = _connect(path)
         self._writer.executescript(_SCHEMA)
-        self._reader = _connect(path)
+        self._reader = self._writer if path is None else _connect(path)
         meta = dict(self._reader.execute("select name, value from meta"))
         found = meta.get("format", FORMAT)
         if found != FORMAT:
@@ -56,50 +65,60 @@ class SqliteCatalog:
         found = self._reader.execute(query, (value,)).fetchone()
         return None if found is None else _decode(found[0])
 
-    def write(
-        self, rows: Iterable[StreamRow], gone: Iterable[tuple[str, int]], position: int, next_sid: int
-    ) -> None:
+    def load_bucket(self, name: str) -> BucketRow | None:
+        found = self._reader.execute("select row from buckets where name = ?", (name,)).fetchone()
+        return None if found is None else _decode_bucket(found[0])
+
+    def load_things(self, domain: str) -> dict[str, bytes]:
+        return dict(self._reader.execute("select name, row from things where domain = ?", (domain,)))
+
+    def page(self, low: str, high: str, count_max: int) -> list[StreamRow]:
+        rows = self._reader.execute(
+            "select row from streams where key > ? and key < ? order by key limit ?", (low, high, count_max)
+        )
+        return [_decode(row) for (row,) in rows]
+
+    def write(self, change: Change) -> None:
         with self._writer as db:
-            db.executemany("delete from streams where key = ? and sid = ?", gone)
+            db.executemany("delete from streams where key = ? and sid = ?", change.gone)
             db.executemany(
                 "insert into streams (key, sid, row) values (?, ?, ?)"
                 " on conflict (key) do update set sid = excluded.sid, row = excluded.row",
-                ((row.key, row.sid, _encode(row)) for row in rows),
+                ((row.key, row.sid, _encode(row)) for row in change.rows),
+            )
+            db.executemany(
+                "insert into buckets (name, row) values (?, ?) on conflict (name) do update set row = excluded.row",
+                ((row.name, _encode(row)) for row in change.buckets if row.explicit or row.count),
+            )
+            db.executemany(
+                "delete from buckets where name = ?",
+                ((row.name,) for row in change.buckets if not row.explicit and not row.count),
+            )
+            db.executemany(
+                "delete from things where domain = ? and name = ?",
+                ((domain, name) for domain, name, row in change.things if row is None),
+            )
+            db.executemany(
+                "insert into things (domain, name, row) values (?, ?, ?)"
+                " on conflict (domain, name) do update set row = excluded.row",
+                (thing for thing in change.things if thing[2] is not None),
             )
             db.executemany(
                 "insert into meta (name, value) values (?, ?)"
                 " on conflict (name) do update set value = excluded.value",
-                [("format", FORMAT), ("position", position), ("next_sid", next_sid)],
+                [("format", FORMAT), ("position", change.position), ("next_sid", change.next_sid)],
             )
-        self.position = position
-        self.next_sid = next_sid
+        self.position = change.position
+        self.next_sid = change.next_sid
 
     def close(self) -> None:
         self._reader.close()
         self._writer.close()
 
 
-class NullCatalog:
-    """The catalog of a node that keeps nothing: always empty."""
-
-    position = 0
-    next_sid = 0
-
-    def load(self, key: str) -> StreamRow | None:
-        return None
-
-    def load_sid(self, sid: int) -> StreamRow | None:
-        return None
-
-    def write(
-        self, rows: Iterable[StreamRow], gone: Iterable[tuple[str, int]], position: int, next_sid: int
-    ) -> None: ...
-
-    def close(self) -> None: ...
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    db = sqlite3.connect(path, check_same_thread=False, cached_statements=64)
+def _connect(path: Path | None) -> sqlite3.Connection:
+    # An empty name is SQLite's own temporary file, gone with its connection.
+    db = sqlite3.connect(path or "", check_same_thread=False, cached_statements=64)
     db.execute("pragma journal_mode = wal")
     # The log is what is durable; a checkpoint that a power cut undoes is simply replayed. But the log is trimmed on
     # the strength of a checkpoint, so its commit has to reach the disk.

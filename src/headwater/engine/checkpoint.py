@@ -11,6 +11,7 @@ import asyncio
 from headwater.engine.group import Group, Outcome
 from headwater.model.row import StreamRow
 from headwater.model.stream import Unchanged
+from headwater.world import Change
 
 SLICE_STREAMS = 500
 """Rows captured without a pause: about 2 ms of the event loop."""
@@ -31,34 +32,53 @@ class _Signal:
 
 
 async def checkpoint(group: Group) -> int:
-    """Writes what changed since the last checkpoint; returns how many streams that were. Cost grows with those.
+    """Writes what changed since the last checkpoint; returns how many rows that were. Cost grows with those.
 
     On an exception the changes stay marked and the next checkpoint tries them again.
     """
-    dirty, group.dirty = group.dirty, {}
-    removed = dict(group.removed)
+    shelf = group.shelf
+    dirty, shelf.dirty = shelf.dirty, {}
+    dirty_buckets, shelf.dirty_buckets = shelf.dirty_buckets, {}
+    things = {name: domain.changes() for name, domain in group.domains.items()}
+    removed = dict(shelf.removed)
+    listed = dict(shelf.unlisted)
     position = group.log.tail
-    if not dirty and not removed:
+    if not dirty and not removed and not dirty_buckets and not any(things.values()):
         return 0
     try:
         rows: list[StreamRow] = []
         streams = list(dirty.values())
         for at in range(0, len(streams), SLICE_STREAMS):
-            rows.extend(stream.row() for stream in streams[at : at + SLICE_STREAMS])
+            part = streams[at : at + SLICE_STREAMS]
+            # One that was deleted meanwhile must not come back as a row that says otherwise.
+            rows.extend(stream.row() for stream in part if stream.sid not in shelf.removed)
             await asyncio.sleep(0)
+        change = Change(
+            rows,
+            [bucket.row() for bucket in dirty_buckets.values()],
+            [(key, sid) for sid, key in removed.items()],
+            [(domain, name, row) for domain, rows in things.items() for name, row in rows.items()],
+            position,
+            group.next_sid,
+        )
         signal = _Signal()
         group.barrier(signal)
         if not isinstance(await signal.wait(), Unchanged):
             raise OSError("the log failed; the catalog stays where it was")
-        gone = [(key, sid) for sid, key in removed.items()]
-        next_sid = group.next_sid
-        await asyncio.to_thread(group.catalog.write, rows, gone, position, next_sid)
+        await asyncio.to_thread(group.catalog.write, change)
     except BaseException:
         for sid, stream in dirty.items():
-            if sid not in group.removed:
-                group.dirty.setdefault(sid, stream)
+            if sid not in shelf.removed:
+                shelf.dirty.setdefault(sid, stream)
+        for name, bucket in dirty_buckets.items():
+            shelf.dirty_buckets.setdefault(name, bucket)
+        for name, changes in things.items():
+            group.domains[name].retry(changes)
         raise
     for sid in removed:
-        group.removed.pop(sid, None)
+        shelf.removed.pop(sid, None)
+    for key, stream in listed.items():
+        if shelf.unlisted.get(key) is stream:
+            del shelf.unlisted[key]
     group.log.trim(min(position, group.log_floor()))
-    return len(rows) + len(removed)
+    return len(change.rows) + len(change.gone) + len(change.buckets) + len(change.things)

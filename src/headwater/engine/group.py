@@ -13,25 +13,25 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from heapq import heappop, heappush, heapreplace
 from typing import Protocol
 
-import msgspec
-
-from headwater.errors import (
-    BadQuery,
-    Failure,
-    LogUnavailable,
-    OffsetBeyondTail,
-    OffsetGone,
-    Overloaded,
-    StreamNotFound,
+from headwater.engine.live import UNBORN, Domain, Follower, LiveStream, Observer
+from headwater.engine.shelf import Shelf, held_bytes
+from headwater.errors import Failure, LogUnavailable, Overloaded, StreamNotFound, StreamSoftDeleted
+from headwater.model import buckets as bucket_rules
+from headwater.model import retention
+from headwater.model.commands import BucketCommand, Command, Create
+from headwater.model.events import (
+    Appended,
+    Created,
+    Deleted,
+    Event,
+    Noted,
+    SnapshotPublished,
+    Touched,
+    Trimmed,
 )
-from headwater.engine.live import UNBORN, Follower, LiveStream
-from headwater.model.commands import Command
-from headwater.model.events import Appended, Created, Deleted, Event, Touched
-from headwater.model.offsets import NOW, START
-from headwater.model.stream import Limits, Unchanged, born, decide, evolve
+from headwater.model.stream import Limits, Unchanged, decide, evolve
 from headwater.world import Catalog, Clock, Log
 
 Outcome = Event | Unchanged | Failure
@@ -44,18 +44,6 @@ class Waiter(Protocol):
     """Where an outcome goes. Called exactly once, on the event loop, when the outcome is final."""
 
     def resolve(self, outcome: Outcome) -> None: ...
-
-
-class Slice(msgspec.Struct, frozen=True):
-    """A planned read: payloads by reference, nothing copied."""
-
-    stream: LiveStream
-    payloads: list[bytes]
-    start: int
-    end: int
-    up_to_date: bool
-    closed: bool
-    """True when the stream is closed and `end` is its final offset."""
 
 
 _Entry = tuple[int, Waiter | None, Outcome, LiveStream | None]
@@ -74,12 +62,9 @@ class Group:
         self.log = log
         self.catalog = catalog
         self.clock = clock
-        self.streams: dict[str, LiveStream] = {}
-        self.dirty: dict[int, LiveStream] = {}
-        """Changed since the last checkpoint, by sid."""
-        self.removed: dict[int, str] = {}
-        """Deleted since the last checkpoint: sid and key. Their rows may still stand in the catalog."""
-        self.hot_bytes = 0
+        self.shelf = Shelf(catalog)
+        self.observer: Observer | None = None
+        self.domains: dict[str, Domain] = {}
         self.appends_count = 0
         self.next_sid = max(catalog.next_sid, 1)
         self._schedule = schedule
@@ -93,54 +78,97 @@ class Group:
         self._told_failure = False
         self._unsettled: dict[str, int] = {}
         """Keys whose creation or deletion is not durable yet, with its position: readers wait for it."""
-        self._deadlines: list[tuple[int, int, LiveStream]] = []
-        self._floors: list[tuple[int, int, LiveStream]] = []
+        self._policed: dict[int, LiveStream] = {}
+        """Streams with a retention policy that grew since it was last applied."""
 
     # ---- writing ------------------------------------------------------------------------------------------------
 
     def submit(self, key: str, command: Command, waiter: Waiter) -> None:
         """Judges a command now; `waiter` gets its outcome as soon as that is durable."""
-        log = self.log
         now_ms = self.clock.now_ms()
-        stream = self.streams.get(key)
-        if stream is None:
-            stream = self._load(key)
+        stream = self.shelf.streams.get(key)
         try:
+            if stream is None:
+                stream = self.shelf.find(key)
             if stream is not None and stream.deadline_ms <= now_ms:
-                self.expire(stream, now_ms)
-                stream = None
-            if log.failure is not None:
-                raise LogUnavailable(log.failure)
-            event = decide(stream, command, now_ms, self.next_sid, self._limits)
-            if self.hot_bytes > self._hot_bytes_max and type(event) is not Unchanged and type(event) is not Deleted:
+                stream = self._expired(stream, now_ms)
+            if self.log.failure is not None:
+                raise LogUnavailable(self.log.failure)
+            source = None
+            if type(command) is Create and command.fork is not None:
+                source = self._source(command.fork.source, now_ms)
+            event = decide(stream, command, now_ms, self.next_sid, self._limits, source)
+            if self.shelf.hot_bytes > self._hot_bytes_max and (type(event) is Appended or type(event) is Created):
                 raise Overloaded("too much data waits in memory")
         except Failure as failure:
             self._answer(waiter, failure)
             return
-        if type(event) is Appended:
-            if stream is None:
-                raise RuntimeError("an append was accepted without a stream")
-            self._apply(stream, event, waiter)
+        if type(event) is Appended and stream is not None:
+            self._append(stream, event, waiter)
         elif type(event) is Unchanged:
             if stream is not None:
                 stream.touch(now_ms)
             self._answer(waiter, event)
         elif type(event) is Created:
-            self._create(event, waiter)
+            self.next_sid = event.sid + 1
+            # A creation is synced whatever the stream's class: a name is never promised and then forgotten.
+            position = self.log.add(event, True)
+            stream = self.shelf.create(event, position, source)
+            stream.visible = UNBORN
+            self._settle_later(stream.key, position, waiter, event, stream)
         elif type(event) is Deleted and stream is not None:
             self._delete(stream, event, waiter)
+        elif (type(event) is Trimmed or type(event) is SnapshotPublished) and stream is not None:
+            self._let_go(stream, event, waiter)
+        else:
+            raise RuntimeError(f"{command!r} was decided as {event!r}")
 
-    def _apply(self, stream: LiveStream, event: Appended, waiter: Waiter) -> None:
+    def submit_bucket(self, command: BucketCommand, waiter: Waiter) -> None:
+        """The same for a command about a bucket."""
+        try:
+            if self.log.failure is not None:
+                raise LogUnavailable(self.log.failure)
+            event = bucket_rules.decide(self.shelf.bucket(command.name), command, self.clock.now_ms())
+        except Failure as failure:
+            self._answer(waiter, failure)
+            return
+        position = self._sync_target = self.log.add(event, True)
+        self.shelf.change_bucket(event, position)
+        self._queue(position, waiter, event, None)
+
+    def note(self, domain: str, body: bytes, waiter: Waiter | None = None) -> None:
+        """Logs something that happened in a domain, makes it true there, and answers when it is durable.
+
+        Raises LogUnavailable, and then nothing has happened.
+        """
+        if self.log.failure is not None:
+            raise LogUnavailable(self.log.failure)
+        event = Noted(domain, body, self.clock.now_ms())
+        position = self._sync_target = self.log.add(event, True)
+        self.domains[domain].apply(body, event.at_ms, position)
+        self._queue(position, waiter, event, None)
+
+    def _source(self, key: str, now_ms: int) -> LiveStream | None:
+        source = self.shelf.find(key)
+        if source is not None and source.deadline_ms <= now_ms:
+            return self._expired(source, now_ms)
+        return source
+
+    def _append(self, stream: LiveStream, event: Appended, waiter: Waiter) -> None:
         log = self.log
         durability = stream.durability
         position = log.add(event, durability == 0)
         evolve(stream, event, position)
-        self.hot_bytes += event.end - event.start
         self.appends_count += 1
-        self.dirty[stream.sid] = stream
-        if not stream.floor and event.records:
-            stream.floor = position
-            heappush(self._floors, (position, stream.sid, stream))
+        shelf = self.shelf
+        shelf.dirty[stream.sid] = stream
+        size = event.end - event.start
+        if stream.floor:
+            shelf.hot_bytes += size
+        else:
+            shelf.hold(stream, size, position)
+        if stream.retention is not None:
+            self._policed[stream.sid] = stream
         if durability == 0:
             self._sync_target = position
             if position > log.synced:
@@ -158,25 +186,32 @@ class Group:
         self._settle(stream, event)
         waiter.resolve(event)
 
-    def _create(self, event: Created, waiter: Waiter) -> None:
-        self.next_sid = event.sid + 1
-        # A creation is synced whatever the stream's class: a name is never promised and then forgotten.
-        position = self.log.add(event, True)
-        stream = LiveStream(born(event, position))
-        stream.visible = UNBORN
-        evolve(stream, event, position)
-        self._adopt(stream)
-        self.dirty[stream.sid] = stream
-        self.hot_bytes += stream.tail
-        if event.records:
-            stream.floor = position
-            heappush(self._floors, (position, stream.sid, stream))
-        self._settle_later(stream.key, position, waiter, event, stream)
-
     def _delete(self, stream: LiveStream, event: Deleted, waiter: Waiter | None) -> None:
         position = self.log.add(event, True)
-        self._discard(stream)
+        self.shelf.delete(stream, event, position)
+        self._policed.pop(stream.sid, None)
         self._settle_later(stream.key, position, waiter, event, stream)
+
+    def _let_go(self, stream: LiveStream, event: Trimmed | SnapshotPublished, waiter: Waiter | None) -> None:
+        """Readers know at once that data is gone; that it is gone for good is acknowledged when it is durable."""
+        held = held_bytes(stream)
+        position = self._sync_target = self.log.add(event, True)
+        if isinstance(event, SnapshotPublished) and stream.snapshot is not None:
+            self.shelf.discard_blob(stream.snapshot.blob, position)
+        evolve(stream, event, position)
+        self.shelf.dirty[stream.sid] = stream
+        freed = held - held_bytes(stream)
+        if freed:
+            self.shelf.released(stream, freed)
+        self._queue(position, waiter, event, None)
+
+    def _queue(self, position: int, waiter: Waiter | None, event: Event, stream: LiveStream | None) -> None:
+        if position <= self.log.synced:
+            if waiter is not None:
+                waiter.resolve(event)
+        else:
+            self._sync_acks.append((position, waiter, event, stream))
+            self._want_commit()
 
     def _settle_later(
         self, key: str, position: int, waiter: Waiter | None, event: Event, stream: LiveStream
@@ -233,6 +268,8 @@ class Group:
                             stream.closed_visible = True
                         if stream.followers:
                             woken[stream.sid] = stream
+                        if self.observer is not None and outcome.records:
+                            self.observer.grown(stream, outcome.start)
                     else:
                         self._unsettle(stream.key, position)
                         self._settle(stream, outcome)
@@ -256,14 +293,21 @@ class Group:
                 stream.closed_visible = True
             if stream.followers:
                 self._wake(stream)
+            if self.observer is not None and event.records:
+                self.observer.grown(stream, event.start)
         elif type(event) is Created:
             # A laxer class may have shown later records already: they waited for less than the creation did.
-            stream.visible = max(stream.visible, sum(map(len, event.records)))
+            born = sum(map(len, event.records)) + (0 if event.forked is None else event.forked.at)
+            stream.visible = max(stream.visible, born)
             stream.closed_visible = stream.closed_visible or event.closed
+            if self.observer is not None and event.records:
+                self.observer.grown(stream, 0 if event.forked is None else event.forked.at)
         elif type(event) is Deleted:
             followers, stream.followers = stream.followers, None
             for follower in followers or ():
                 follower.gone(stream)
+            if self.observer is not None:
+                self.observer.deleted(stream)
 
     def _wake(self, stream: LiveStream) -> None:
         stream.encoded = None
@@ -293,50 +337,25 @@ class Group:
     def after_settled(self, key: str, waiter: Waiter) -> None:
         self._sync_acks.append((self._unsettled[key], waiter, Unchanged(0, False), None))
 
+    def after_pending(self, waiter: Waiter) -> None:
+        """Resolves `waiter` once everything decided so far is durable; at once when it is."""
+        self._answer(waiter, Unchanged(0, False))
+
     def find(self, key: str, touch: bool) -> LiveStream:
-        """The stream as readers see it. Raises StreamNotFound. `touch` restarts a sliding expiry."""
-        stream = self.streams.get(key)
-        if stream is None:
-            stream = self._load(key)
+        """The stream as readers see it. Raises StreamNotFound, StreamSoftDeleted. `touch` restarts a sliding expiry."""
+        stream = self.shelf.find(key)
         if stream is None or stream.visible == UNBORN:
             raise StreamNotFound
         now_ms = self.clock.now_ms()
         if stream.deadline_ms <= now_ms:
-            self.expire(stream, now_ms)
-            raise StreamNotFound
+            stream = self._expired(stream, now_ms)
+            if stream is None:
+                raise StreamNotFound
+        if stream.soft_deleted:
+            raise StreamSoftDeleted
         if touch and stream.ttl_ms is not None:
             self._touch(stream, now_ms)
         return stream
-
-    def read(self, stream: LiveStream, offset: int, bytes_max: int) -> Slice:
-        """Plans a read from `offset`: at least one record when there is any, else as many as fit `bytes_max`.
-
-        Costs two bisections and a list slice. Raises OffsetGone, OffsetBeyondTail, or BadQuery between records.
-        """
-        visible = stream.visible
-        if offset == NOW:
-            offset = visible
-        elif offset == START:
-            offset = 0
-        if offset < stream.earliest:
-            raise OffsetGone(stream.earliest)
-        if offset > visible:
-            raise OffsetBeyondTail(visible)
-        timeline = stream.timeline
-        if offset == visible:
-            payloads: list[bytes] = []
-            end = offset
-        else:
-            first = timeline.index_at(offset)
-            if first is None:
-                raise BadQuery("offset", "it lies inside a message; use an offset returned by this server")
-            last = timeline.index_until(min(visible, offset + bytes_max))
-            if last <= first:
-                last = first + 1
-            payloads = timeline.payloads[first:last]
-            end = timeline.ends[last - 1]
-        at_tail = end == visible
-        return Slice(stream, payloads, offset, end, at_tail, at_tail and stream.closed_visible)
 
     def follow(self, stream: LiveStream, follower: Follower) -> None:
         if stream.followers is None:
@@ -354,73 +373,42 @@ class Group:
             stream.touch_logged_ms = now_ms
             if self.log.failure is None:
                 stream.position = self.log.add(Touched(stream.sid, now_ms), False)
-                self.dirty[stream.sid] = stream
+                self.shelf.dirty[stream.sid] = stream
                 self._want_commit()
 
-    # ---- coming and going ---------------------------------------------------------------------------------------
+    # ---- upkeep -------------------------------------------------------------------------------------------------
 
-    def _load(self, key: str) -> LiveStream | None:
-        row = self.catalog.load(key)
-        if row is None or row.sid in self.removed:
+    def _expired(self, stream: LiveStream, now_ms: int) -> LiveStream | None:
+        """Deletes a stream whose time has passed; returns it when forks keep it soft-deleted.
+
+        Readers know at once: no write is needed to see the clock.
+        """
+        if self.log.failure is not None:
             return None
-        stream = LiveStream(row)
-        self._adopt(stream)
-        return stream
-
-    def _adopt(self, stream: LiveStream) -> None:
-        self.streams[stream.key] = stream
-        if stream.ttl_ms is not None or stream.expires_ms is not None:
-            heappush(self._deadlines, (stream.deadline_ms, stream.sid, stream))
-
-    def _discard(self, stream: LiveStream) -> None:
-        del self.streams[stream.key]
-        self.dirty.pop(stream.sid, None)
-        self.removed[stream.sid] = stream.key
-        self.hot_bytes -= stream.tail - stream.timeline.start
-        stream.floor = 0
-
-    def restore(self, stream: LiveStream) -> None:
-        """Takes in a stream that recovery rebuilt."""
-        self._adopt(stream)
-        timeline = stream.timeline
-        self.hot_bytes += stream.tail - timeline.start
-        stream.visible = stream.tail
-        stream.closed_visible = stream.closed
-        if timeline.payloads:
-            stream.floor = timeline.positions[0]
-            heappush(self._floors, (stream.floor, stream.sid, stream))
-
-    def expire(self, stream: LiveStream, now_ms: int) -> None:
-        """Deletes a stream whose time has passed. Readers know at once: no write is needed to see the clock."""
-        if self.log.failure is None:
-            self._delete(stream, Deleted(stream.sid, now_ms, expired=True), None)
+        soft = stream.children > 0
+        self._delete(stream, Deleted(stream.sid, stream.key, now_ms, expired=True, soft=soft), None)
+        return stream if soft else None
 
     def expire_due(self, count_max: int) -> int:
-        """Expires streams whose deadline passed, `count_max` at most; returns how many. Cost: log of those with one."""
+        """Deletes streams whose deadline passed, `count_max` at most; returns how many."""
         now_ms = self.clock.now_ms()
-        heap = self._deadlines
-        expired = 0
-        while heap and heap[0][0] <= now_ms and expired < count_max:
-            _, sid, stream = heap[0]
-            if self.streams.get(stream.key) is not stream:
-                heappop(heap)
-            elif stream.deadline_ms > now_ms:
-                heapreplace(heap, (stream.deadline_ms, sid, stream))
-            else:
-                heappop(heap)
-                self.expire(stream, now_ms)
-                expired += 1
-        return expired
+        due = self.shelf.due(now_ms, count_max)
+        for stream in due:
+            self._expired(stream, now_ms)
+        return len(due)
+
+    def apply_retention(self) -> None:
+        """Trims streams that grew beyond their policy. Cost grows with those that grew, or that hold something old."""
+        if self.log.failure is not None:
+            return
+        now_ms = self.clock.now_ms()
+        for sid, stream in list(self._policed.items()):
+            offset = retention.cut(stream, stream.visible, now_ms)
+            if offset is not None:
+                self._let_go(stream, Trimmed(sid, offset, now_ms), None)
+            policy = stream.retention
+            if policy is None or policy.age_ms is None or not stream.timeline.payloads:
+                del self._policed[sid]
 
     def log_floor(self) -> int:
-        """The log may forget what ends at or below this: everything older is deleted or kept elsewhere."""
-        heap = self._floors
-        while heap:
-            position, sid, stream = heap[0]
-            if not stream.floor:
-                heappop(heap)
-            elif stream.floor > position:
-                heapreplace(heap, (stream.floor, sid, stream))
-            else:
-                return position - 1
-        return self.log.tail
+        return self.shelf.log_floor(self.log.tail)

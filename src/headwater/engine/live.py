@@ -26,6 +26,36 @@ class Follower(Protocol):
         ...
 
 
+class Observer(Protocol):
+    """Someone who hears of every change that became visible. Called on the event loop; must be quick."""
+
+    def grown(self, stream: LiveStream, start: int) -> None:
+        """Records from offset `start` on became visible (also on creation with content)."""
+        ...
+
+    def deleted(self, stream: LiveStream) -> None: ...
+
+
+class Domain(Protocol):
+    """State beside the streams that lives in the same log and catalog. See `Group.note`."""
+
+    name: str
+
+    def apply(self, body: bytes, at_ms: int, position: int) -> None:
+        """Makes an event true. Called when it is decided, and again for each event since the checkpoint on recovery."""
+        ...
+
+    def restore(self, things: dict[str, bytes]) -> None:
+        """The state of the last checkpoint. Called once, before any `apply`."""
+        ...
+
+    def changes(self) -> dict[str, bytes | None]:
+        """What changed since the last call, by name; None: it is gone. A failed checkpoint hands it back by `retry`."""
+        ...
+
+    def retry(self, changes: dict[str, bytes | None]) -> None: ...
+
+
 class LiveStream(Stream):
     __slots__ = ("closed_visible", "encoded", "floor", "followers", "touch_logged_ms", "visible")
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from headwater.engine.group import Group
 from headwater.engine.live import LiveStream
-from headwater.model.events import Appended, Created, Deleted, Event
-from headwater.model.stream import born, evolve
+from headwater.engine.shelf import held_bytes
+from headwater.model.events import Appended, BucketCreated, BucketDeleted, Created, Deleted, Noted, StreamEvent
+from headwater.model.stream import evolve, initial_id
 
 
 class LogContradiction(Exception):
@@ -27,76 +28,106 @@ def recover(group: Group) -> int:
 class _Fold:
     def __init__(self, group: Group) -> None:
         self._group = group
+        self._shelf = group.shelf
         self._checkpoint = group.catalog.position
         self._live: dict[int, LiveStream] = {}
-        self._dead: set[int] = set()
+        self._orphans: set[int] = set()
         """Streams that some later event must delete: they appear in the log, but not in the catalog."""
 
     def run(self) -> int:
         group = self._group
         count = 0
+        for name, domain in group.domains.items():
+            domain.restore(group.catalog.load_things(name))
         for position, event in group.log.replay():
-            self._apply(position, event)
+            if isinstance(event, Noted):
+                if position > self._checkpoint:
+                    group.domains[event.domain].apply(event.body, event.at_ms, position)
+            elif isinstance(event, BucketCreated | BucketDeleted):
+                bucket = self._shelf.bucket(event.name)
+                if position > (self._checkpoint if bucket is None else bucket.position):
+                    self._shelf.change_bucket(event, position)
+            else:
+                self._apply(position, event)
             count += 1
         if group.log.tail < self._checkpoint:
             raise LogContradiction(
                 f"the catalog is true for log position {self._checkpoint}, but the log ends at {group.log.tail}: "
                 f"log files are missing; restore them"
             )
-        if self._dead:
-            raise LogContradiction(f"the log speaks of streams {sorted(self._dead)[:5]} that were never created")
-        for stream in self._live.values():
-            group.restore(stream)
+        if self._orphans:
+            raise LogContradiction(f"the log speaks of streams {sorted(self._orphans)[:5]} that were never created")
+        for stream in self._shelf.streams.values():
+            stream.visible = stream.tail
+            stream.closed_visible = stream.closed
         return count
 
-    def _apply(self, position: int, event: Event) -> None:
-        group = self._group
+    def _apply(self, position: int, event: StreamEvent) -> None:
         sid = event.sid
         stream = self._find(sid)
+        fresh = position > self._checkpoint
         if type(event) is Created:
-            group.next_sid = max(group.next_sid, sid + 1)
-            if stream is None:
-                if position <= self._checkpoint:
-                    return  # deleted again before the checkpoint
-                stream = self._live[sid] = LiveStream(born(event, position))
-                evolve(stream, event, position)
-                group.dirty[sid] = stream
-            elif event.records:
-                self._put_back(stream, event.records, 0, event.at_ms, 0, position)
-        elif type(event) is Deleted:
-            self._dead.discard(sid)
-            if stream is not None and position > stream.position:
-                del self._live[sid]
-                group.dirty.pop(sid, None)
-                group.removed[sid] = stream.key
+            self._group.next_sid = max(self._group.next_sid, sid + 1)
+            if stream is not None:
+                if fresh:
+                    self._shelf.count(stream.key, 1, event.at_ms, position)
+                self._put_back(stream, event.records, stream.fork_at, position, *initial_id(event))
+            elif fresh and sid not in self._shelf.removed:
+                parent = None if event.forked is None else self._find(event.forked.sid)
+                self._live[sid] = self._shelf.create(event, position, parent)
         elif stream is None:
-            if position > self._checkpoint:
-                self._dead.add(sid)
-        elif position > stream.position:
-            if type(event) is Appended and event.start != stream.tail:
-                raise LogContradiction(
-                    f"stream {stream.key} ends at {stream.tail}, the log continues it at {event.start}"
-                )
-            evolve(stream, event, position)
-            group.dirty[sid] = stream
-        elif type(event) is Appended and event.records:
-            self._put_back(stream, event.records, event.start, event.ms, event.n, position)
+            if type(event) is Deleted:
+                self._orphans.discard(sid)
+            elif fresh:
+                self._orphans.add(sid)
+        elif position <= stream.position:
+            if type(event) is Appended:
+                self._put_back(stream, event.records, event.start, position, event.ms, event.n)
+            elif type(event) is Deleted and fresh:
+                self._shelf.count(stream.key, -1, event.at_ms, position)
+        elif type(event) is Deleted:
+            self._shelf.delete(stream, event, position)
+        else:
+            self._go_on(stream, event, position)
+
+    def _go_on(self, stream: LiveStream, event: StreamEvent, position: int) -> None:
+        held = held_bytes(stream)
+        if type(event) is Appended and event.start != stream.tail:
+            raise LogContradiction(f"stream {stream.key} ends at {stream.tail}, the log continues it at {event.start}")
+        evolve(stream, event, position)
+        self._shelf.dirty[stream.sid] = stream
+        grown = held_bytes(stream) - held
+        if grown >= 0:
+            self._shelf.hold(stream, grown, position)
+        else:
+            self._shelf.released(stream, -grown)
 
     def _find(self, sid: int) -> LiveStream | None:
         stream = self._live.get(sid)
-        if stream is None and sid not in self._group.removed:
+        if stream is None and sid not in self._shelf.removed:
             row = self._group.catalog.load_sid(sid)
             if row is not None:
-                stream = self._live[sid] = LiveStream(row)
+                stream = self._shelf.find(row.key)
+                if stream is not None:
+                    self._live[sid] = stream
+        if stream is not None and sid in self._shelf.removed:
+            return None
         return stream
 
-    @staticmethod
     def _put_back(
-        stream: LiveStream, records: list[bytes], start: int, ms: int, n: int, position: int
+        self, stream: LiveStream, records: list[bytes], start: int, position: int, ms: int, n: int
     ) -> None:
-        timeline = stream.timeline
-        if start < stream.earliest:
+        """Payload of an event that the catalog's row already tells of: only the log still holds it."""
+        end = start + sum(map(len, records))
+        keep_all = stream.children > 0  # forks read what their source itself has let go
+        if not records or (end <= stream.earliest and not keep_all):
             return
+        timeline = stream.timeline
         if not timeline.payloads:
             timeline.start = start
         timeline.extend(records, start, ms, n, position)
+        # The row counts these records already: the first one held is that many before its count.
+        timeline.seq -= len(records)
+        if start < stream.earliest and not keep_all:
+            timeline.drop_before(timeline.index_until(stream.earliest))
+        self._shelf.hold(stream, end - max(start, timeline.start), position)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from headwater.engine.checkpoint import checkpoint
 from headwater.engine.group import Group
+from headwater.world import Blobs, BlobsUnavailable
 
 EXPIRE_SLICE = 200
 EXPIRE_INTERVAL_S = 0.25
@@ -18,8 +19,11 @@ EXPIRE_INTERVAL_S = 0.25
 class Upkeep:
     """`failure` says why the last checkpoint did not succeed; None while they do."""
 
-    def __init__(self, group: Group, checkpoint_interval_ms: int, report: Callable[[str], None]) -> None:
+    def __init__(
+        self, group: Group, blobs: Blobs, checkpoint_interval_ms: int, report: Callable[[str], None]
+    ) -> None:
         self._group = group
+        self._blobs = blobs
         self._checkpoint_interval_s = checkpoint_interval_ms / 1000
         self._report = report
         self._tasks: list[asyncio.Task[None]] = []
@@ -34,12 +38,24 @@ class Upkeep:
         while True:
             while self._group.expire_due(EXPIRE_SLICE) == EXPIRE_SLICE:
                 await asyncio.sleep(0)
+            self._group.apply_retention()
             await asyncio.sleep(EXPIRE_INTERVAL_S)
+
+    async def _delete_blobs(self) -> None:
+        """Deletes blobs whose last reference is durably gone. One that cannot be deleted now is left to `gc`."""
+        discarded = self._group.shelf.blobs_discarded
+        while discarded and discarded[0][0] <= self._group.log.synced:
+            _, blob = discarded.popleft()
+            try:
+                await asyncio.to_thread(self._blobs.delete, blob)
+            except BlobsUnavailable as error:
+                self._report(f"blob {blob} is left behind: {error}")
 
     async def _checkpoint(self) -> None:
         while True:
             await asyncio.sleep(self._checkpoint_interval_s)
             await self._try_checkpoint()
+            await self._delete_blobs()
             self._group.log.seal()
 
     async def _try_checkpoint(self) -> None:

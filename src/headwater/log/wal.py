@@ -112,6 +112,7 @@ class Wal:
 
         self._notify = notify
         self._open(self._base)
+        self._jobs.put(self._prepare_spare)
         for name, target in (("wal-writer", self._write_loop), ("wal-helper", self._help_loop)):
             thread = threading.Thread(target=target, name=name, daemon=True)
             thread.start()
@@ -297,7 +298,6 @@ class Wal:
     # ---- the helper thread --------------------------------------------------------------------------------------
 
     def _help_loop(self) -> None:
-        self._prepare_spare()
         while (job := self._jobs.get()) is not None:
             try:
                 job()

@@ -28,16 +28,36 @@ class Producer(msgspec.Struct, frozen=True):
     seq: int
 
 
-@final
+class Retention(msgspec.Struct, frozen=True, array_like=True):
+    """How much of a stream is kept. Each bound counts by itself; None leaves it open."""
+
+    age_ms: int | None = None
+    bytes: int | None = None
+    records: int | None = None
+
+
+class Fork(msgspec.Struct, frozen=True):
+    """A wish to share another stream's past."""
+
+    source: str
+    """Key of the source stream."""
+    offset: int | None = None
+    """None: the source's tail."""
+    sub: int = 0
+    """Messages (JSON) or bytes (otherwise) beyond the offset."""
+
+
 class Create(msgspec.Struct, frozen=True):
     key: str
     content_type: str | None
-    """Normalised; None when the client named none."""
+    """As the client gave it; None when it gave none."""
     records: list[bytes]
     ttl_ms: int | None = None
     expires_ms: int | None = None
     closed: bool = False
     durability: Durability | None = None
+    retention: Retention | None = None
+    fork: Fork | None = None
     exclusive: bool = False
     """True refuses any existing stream, whatever its configuration (S3P's CREATE)."""
 
@@ -61,4 +81,28 @@ class Delete(msgspec.Struct, frozen=True):
     pass
 
 
-Command = Create | Append | Delete
+class Trim(msgspec.Struct, frozen=True):
+    """Forget what lies before a record boundary."""
+
+    offset: int
+
+
+class PublishSnapshot(msgspec.Struct, frozen=True):
+    """Make a stored blob the stream's snapshot at `offset`; what lies before it is forgotten."""
+
+    offset: int
+    content_type: str
+    blob: str
+    size: int
+
+
+class CreateBucket(msgspec.Struct, frozen=True):
+    name: str
+
+
+class DeleteBucket(msgspec.Struct, frozen=True):
+    name: str
+
+
+Command = Create | Append | Delete | Trim | PublishSnapshot
+BucketCommand = CreateBucket | DeleteBucket

@@ -9,7 +9,20 @@ from typing import final
 
 import msgspec
 
-from headwater.model.commands import Durability, Producer
+from headwater.model.commands import Durability, Producer, Retention
+
+
+class Forked(msgspec.Struct, frozen=True, array_like=True):
+    """Where a fork left its source. `ms-n` and `seq` are those of the last record it shares."""
+
+    sid: int
+    at: int
+    seq: int
+    ms: int
+    n: int
+    offset: int | None
+    """The offset and sub-offset that were asked for, to recognise the same request again."""
+    sub: int
 
 
 @final
@@ -24,6 +37,8 @@ class Created(msgspec.Struct, frozen=True, tag="created"):
     ttl_ms: int | None = None
     expires_ms: int | None = None
     closed: bool = False
+    retention: Retention | None = None
+    forked: Forked | None = None
 
 
 @final
@@ -50,8 +65,11 @@ class Appended(msgspec.Struct, frozen=True):
 @final
 class Deleted(msgspec.Struct, frozen=True, tag="deleted"):
     sid: int
+    key: str
     at_ms: int
     expired: bool = False
+    soft: bool = False
+    """Forks still share its data: the name stays taken and the data stays until the last of them goes."""
 
 
 @final
@@ -62,5 +80,40 @@ class Touched(msgspec.Struct, frozen=True, tag="touched"):
     at_ms: int
 
 
-ColdEvent = Created | Deleted | Touched
-Event = Created | Appended | Deleted | Touched
+class Trimmed(msgspec.Struct, frozen=True, tag="trimmed"):
+    sid: int
+    earliest: int
+    at_ms: int
+
+
+class SnapshotPublished(msgspec.Struct, frozen=True, tag="snapshot"):
+    sid: int
+    offset: int
+    content_type: str
+    blob: str
+    size: int
+    at_ms: int
+
+
+class BucketCreated(msgspec.Struct, frozen=True, tag="bucket"):
+    name: str
+    at_ms: int
+
+
+class BucketDeleted(msgspec.Struct, frozen=True, tag="bucket-gone"):
+    name: str
+    at_ms: int
+
+
+class Noted(msgspec.Struct, frozen=True, tag="noted"):
+    """Something that happened in a domain beside the streams (such as subscriptions); only it reads `body`."""
+
+    domain: str
+    body: bytes
+    at_ms: int
+
+
+BucketEvent = BucketCreated | BucketDeleted
+ColdEvent = Created | Deleted | Touched | Trimmed | SnapshotPublished | BucketCreated | BucketDeleted | Noted
+StreamEvent = Created | Appended | Deleted | Touched | Trimmed | SnapshotPublished
+Event = StreamEvent | BucketEvent | Noted

@@ -14,6 +14,8 @@ NOW = -2
 """From the present tail."""
 
 _MAX = (1 << 64) - 1
+_ZEROS = ("0", "0000000000000000_0000000000000000")
+"""Other servers' spellings of the beginning, which can mean nothing else."""
 
 
 def show(offset: int) -> str:
@@ -30,7 +32,6 @@ def parse(text: str, name: str = "offset") -> int:
         return START
     elif text == "now":
         return NOW
-    elif text == "0":
-        # Some clients write the beginning as a bare zero; it can mean nothing else.
+    elif text in _ZEROS:
         return 0
     raise BadQuery(name, "expected -1, now, or an offset returned by this server")

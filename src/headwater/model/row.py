@@ -7,6 +7,29 @@ from __future__ import annotations
 
 import msgspec
 
+from headwater.model.commands import Retention
+from headwater.model.events import Forked
+
+
+class Snapshot(msgspec.Struct, frozen=True, array_like=True):
+    """The visible snapshot of a stream; its bytes are in the object store under `blob`."""
+
+    offset: int
+    content_type: str
+    blob: str
+    size: int
+
+
+class BucketRow(msgspec.Struct, frozen=True, array_like=True):
+    name: str
+    position: int
+    """The log position up to which this row is true."""
+    explicit: bool
+    """Created by name, not merely by a stream in it."""
+    created_ms: int
+    count: int
+    """Streams in it, deleted ones that forks still hold not counted."""
+
 
 class StreamRow(msgspec.Struct, frozen=True, array_like=True):
     key: str
@@ -30,3 +53,11 @@ class StreamRow(msgspec.Struct, frozen=True, array_like=True):
     last_ms: int
     last_n: int
     last_write_ms: int
+    first_seq: int = 0
+    """seq of the first retained record."""
+    snapshot: Snapshot | None = None
+    retention: Retention | None = None
+    forked: Forked | None = None
+    children: int = 0
+    """Forks that share this stream's data."""
+    soft_deleted: bool = False

@@ -13,21 +13,37 @@ from typing import assert_never
 import msgspec
 
 from headwater.errors import (
+    BadQuery,
     ContentTypeMismatch,
+    NameTaken,
     NonMonotonicId,
+    OffsetBeyondTail,
+    OffsetGone,
     PreconditionFailed,
+    SnapshotBeyondTail,
     StreamClosed,
     StreamExists,
     StreamNotFound,
     StreamSeqConflict,
+    StreamSoftDeleted,
     TooManyProducers,
 )
+from headwater.model import forks
 from headwater.model import producers as producer_rules
-from headwater.model.commands import Append, Command, Create, Delete, Durability, Producer
-from headwater.model.events import Appended, Created, Deleted, Event, Touched
-from headwater.model.json_mode import JSON
+from headwater.model.commands import (
+    Append,
+    Command,
+    Create,
+    Delete,
+    Durability,
+    Producer,
+    PublishSnapshot,
+    Trim,
+)
+from headwater.model.events import Appended, Created, Deleted, SnapshotPublished, StreamEvent, Touched, Trimmed
+from headwater.model.json_mode import JSON, normalise
 from headwater.model.producers import Seen
-from headwater.model.row import StreamRow
+from headwater.model.row import Snapshot, StreamRow
 from headwater.model.timeline import Timeline
 
 NEVER_MS = 1 << 62
@@ -50,12 +66,15 @@ class Unchanged(msgspec.Struct, frozen=True):
     closed: bool
     producer: Producer | None = None
     """For a duplicate: the highest accepted tuple."""
+    content_type: str = ""
+    """For a repeated create: what the stream holds."""
 
 
 class Stream:
     """The decided state of one stream: the fold of its events. `position` is the log position it is true for."""
 
     __slots__ = (
+        "children",
         "closed",
         "closed_by",
         "content_type",
@@ -65,14 +84,22 @@ class Stream:
         "durability",
         "earliest",
         "expires_ms",
+        "first_seq",
+        "fork_at",
+        "forked",
         "is_json",
         "key",
         "last_ms",
         "last_n",
         "last_write_ms",
+        "media",
+        "parent",
         "position",
         "producers",
+        "retention",
         "sid",
+        "snapshot",
+        "soft_deleted",
         "stream_seq",
         "tail",
         "timeline",
@@ -85,7 +112,9 @@ class Stream:
         self.sid = row.sid
         self.position = row.position
         self.content_type = row.content_type
-        self.is_json = row.content_type == JSON
+        self.media = normalise(row.content_type)
+        """What content types are compared by."""
+        self.is_json = self.media == JSON
         self.created_ms = row.created_ms
         self.durability = Durability(row.durability)
         self.ttl_ms = row.ttl_ms
@@ -102,7 +131,16 @@ class Stream:
         self.last_ms = row.last_ms
         self.last_n = row.last_n
         self.last_write_ms = row.last_write_ms
-        self.timeline = Timeline(row.tail)
+        self.first_seq = row.first_seq
+        self.snapshot = row.snapshot
+        self.retention = row.retention
+        self.forked = row.forked
+        self.fork_at = 0 if row.forked is None else row.forked.at
+        self.parent: Stream | None = None
+        """The stream this one was forked from; whoever builds a fork sets it."""
+        self.children = row.children
+        self.soft_deleted = row.soft_deleted
+        self.timeline = Timeline(row.tail, row.count)
         self.touch(row.touched_ms)
 
     def row(self) -> StreamRow:
@@ -126,6 +164,12 @@ class Stream:
             last_ms=self.last_ms,
             last_n=self.last_n,
             last_write_ms=self.last_write_ms,
+            first_seq=self.first_seq,
+            snapshot=self.snapshot,
+            retention=self.retention,
+            forked=self.forked,
+            children=self.children,
+            soft_deleted=self.soft_deleted,
         )
 
     def touch(self, at_ms: int) -> None:
@@ -143,54 +187,113 @@ class Stream:
 
 
 def decide(
-    stream: Stream | None, command: Command, now_ms: int, sid: int, limits: Limits
-) -> Event | Unchanged:
-    """What `command` does to `stream` (None: there is none) at `now_ms`. `sid` names a stream that would be created.
+    stream: Stream | None,
+    command: Command,
+    now_ms: int,
+    sid: int,
+    limits: Limits,
+    source: Stream | None = None,
+) -> StreamEvent | Unchanged:
+    """What `command` does to `stream` (None: there is none) at `now_ms`.
 
+    `sid` names a stream that would be created, `source` is the stream that a fork names (None: there is none).
     Pure. Raises a Failure when the command is refused; nothing has changed then.
     """
-    if type(command) is Append:
+    if isinstance(command, Append):
         return _append(stream, command, now_ms, limits)
-    if type(command) is Create:
-        return _create(stream, command, now_ms, sid, limits)
-    if type(command) is Delete:
-        if stream is None:
-            raise StreamNotFound
-        return Deleted(stream.sid, now_ms)
+    if isinstance(command, Create):
+        return _create(stream, command, now_ms, sid, limits, source)
+    if stream is None:
+        raise StreamNotFound
+    if stream.soft_deleted:
+        raise StreamSoftDeleted
+    if isinstance(command, Delete):
+        return Deleted(stream.sid, stream.key, now_ms, soft=stream.children > 0)
+    if isinstance(command, Trim):
+        return _trim(stream, command, now_ms)
+    if isinstance(command, PublishSnapshot):
+        return decide_snapshot(stream, command, now_ms)
     assert_never(command)
 
 
 def _create(
-    stream: Stream | None, command: Create, now_ms: int, sid: int, limits: Limits
+    stream: Stream | None, command: Create, now_ms: int, sid: int, limits: Limits, source: Stream | None
 ) -> Created | Unchanged:
-    content_type = command.content_type or DEFAULT_CONTENT_TYPE
     if stream is not None:
-        return _recreate(stream, command, content_type)
+        return _recreate(stream, command, source)
+    content_type = command.content_type or DEFAULT_CONTENT_TYPE
+    ttl_ms, expires_ms = command.ttl_ms, command.expires_ms
+    records, forked = command.records, None
+    if command.fork is not None:
+        forked, prefix = forks.resolve(source, command)
+        records = prefix + records
+        if source is not None:
+            content_type = source.content_type
+            if ttl_ms is None and expires_ms is None:
+                ttl_ms, expires_ms = source.ttl_ms, source.expires_ms
     return Created(
         key=command.key,
         sid=sid,
         content_type=content_type,
         at_ms=now_ms,
         durability=limits.durability if command.durability is None else command.durability,
-        records=command.records,
-        ttl_ms=command.ttl_ms,
-        expires_ms=command.expires_ms,
+        records=records,
+        ttl_ms=ttl_ms,
+        expires_ms=expires_ms,
         closed=command.closed,
+        retention=command.retention,
+        forked=forked,
     )
 
 
-def _recreate(stream: Stream, command: Create, content_type: str) -> Unchanged:
+def _recreate(stream: Stream, command: Create, source: Stream | None) -> Unchanged:
+    if stream.soft_deleted:
+        raise NameTaken
     if command.exclusive:
         raise StreamExists("owner: it was created before")
-    if content_type != stream.content_type:
+    fork = command.fork
+    if fork is None:
+        content_type = command.content_type or DEFAULT_CONTENT_TYPE
+    else:
+        forked = stream.forked
+        same = forked is not None and source is not None and forked.sid == source.sid
+        if not same or forked is None or (forked.offset, forked.sub) != (fork.offset, fork.sub):
+            raise StreamExists("fork source or fork point")
+        content_type = command.content_type or stream.content_type
+    if normalise(content_type) != stream.media:
         raise StreamExists(f"content type ({stream.content_type})")
-    if command.ttl_ms != stream.ttl_ms or command.expires_ms != stream.expires_ms:
+    named_expiry = command.ttl_ms is not None or command.expires_ms is not None
+    if (fork is None or named_expiry) and (command.ttl_ms, command.expires_ms) != (stream.ttl_ms, stream.expires_ms):
         raise StreamExists("TTL or expiry")
     if command.closed != stream.closed:
         raise StreamExists("closed state")
     if command.durability is not None and command.durability != stream.durability:
         raise StreamExists("durability class")
-    return Unchanged(stream.tail, stream.closed)
+    if command.retention is not None and command.retention != stream.retention:
+        raise StreamExists("retention")
+    return Unchanged(stream.tail, stream.closed, content_type=stream.content_type)
+
+
+def _trim(stream: Stream, command: Trim, now_ms: int) -> Trimmed | Unchanged:
+    offset = command.offset
+    if offset <= stream.earliest:
+        return Unchanged(stream.tail, stream.closed)
+    if offset > stream.tail:
+        raise OffsetBeyondTail(stream.tail)
+    if forks.index_at(stream, offset) is None:
+        raise BadQuery("offset", "it lies inside a message")
+    return Trimmed(stream.sid, offset, now_ms)
+
+
+def decide_snapshot(stream: Stream, command: PublishSnapshot, now_ms: int) -> SnapshotPublished:
+    offset = command.offset
+    if offset > stream.tail:
+        raise SnapshotBeyondTail(stream.tail)
+    if offset < stream.earliest:
+        raise OffsetGone(stream.earliest)
+    if forks.index_at(stream, offset) is None:
+        raise BadQuery("snapshot_offset", "it is not the end of a message")
+    return SnapshotPublished(stream.sid, offset, command.content_type, command.blob, command.size, now_ms)
 
 
 def _append(stream: Stream | None, command: Append, now_ms: int, limits: Limits) -> Appended | Unchanged:
@@ -198,9 +301,11 @@ def _append(stream: Stream | None, command: Append, now_ms: int, limits: Limits)
     if stream is None:
         raise StreamNotFound
     producer = command.producer
+    if stream.soft_deleted:
+        raise StreamSoftDeleted
     if stream.closed:
         return _append_closed(stream, command)
-    if command.content_type is not None and command.content_type != stream.content_type:
+    if command.content_type is not None and command.content_type != stream.media:
         raise ContentTypeMismatch(stream.content_type, command.content_type)
     forget_before_ms = 0
     if producer is not None:
@@ -254,8 +359,10 @@ def _append_closed(stream: Stream, command: Append) -> Unchanged:
     raise StreamClosed(stream.tail)
 
 
-def born(event: Created, position: int) -> StreamRow:
-    """The row of a stream that `event` just created, before its initial records."""
+def born(event: Created, position: int, source: Stream | None = None) -> StreamRow:
+    """The row of a stream that `event` just created, before its initial records. A fork needs its `source`."""
+    forked = event.forked
+    earliest, first_seq = (0, 0) if source is None else (source.earliest, source.first_seq)
     return StreamRow(
         key=event.key,
         sid=event.sid,
@@ -270,18 +377,29 @@ def born(event: Created, position: int) -> StreamRow:
         closed_by=None,
         producers=[],
         stream_seq=None,
-        tail=0,
-        count=0,
-        earliest=0,
-        last_ms=0,
-        last_n=-1,
+        tail=0 if forked is None else forked.at,
+        count=0 if forked is None else forked.seq,
+        earliest=earliest,
+        last_ms=0 if forked is None else forked.ms,
+        last_n=-1 if forked is None else forked.n,
         last_write_ms=event.at_ms,
+        first_seq=first_seq,
+        retention=event.retention,
+        forked=forked,
     )
 
 
-def evolve(stream: Stream, event: Event, position: int) -> None:
+def initial_id(event: Created) -> tuple[int, int]:
+    """The id of a new stream's first own record: behind everything it shares with its source."""
+    forked = event.forked
+    if forked is None or event.at_ms > forked.ms:
+        return event.at_ms, 0
+    return forked.ms, forked.n + 1
+
+
+def evolve(stream: Stream, event: StreamEvent, position: int) -> None:
     """Makes `event` true for its stream. The fold of all events, in order, is the state."""
-    if type(event) is Appended:
+    if isinstance(event, Appended):
         records = event.records
         if records:
             stream.timeline.extend(records, event.start, event.ms, event.n, position)
@@ -303,20 +421,38 @@ def evolve(stream: Stream, event: Event, position: int) -> None:
                 stream.closed_by = (producer.id, producer.epoch, producer.seq)
         if stream.ttl_ms is not None:
             stream.touch(event.at_ms)
-    elif type(event) is Created:
+    elif isinstance(event, Created):
         if event.records:
-            stream.tail = stream.timeline.extend(event.records, 0, event.at_ms, 0, position)
-            stream.count = len(event.records)
-            stream.last_ms = event.at_ms
-            stream.last_n = stream.count - 1
+            ms, n = initial_id(event)
+            stream.tail = stream.timeline.extend(event.records, stream.tail, ms, n, position)
+            stream.count += len(event.records)
+            stream.last_ms = ms
+            stream.last_n = n + len(event.records) - 1
         stream.closed = event.closed
-    elif type(event) is Touched:
+    elif isinstance(event, Touched):
         stream.touch(event.at_ms)
-    elif type(event) is Deleted:
-        pass
+    elif isinstance(event, Trimmed):
+        _forget_before(stream, event.earliest)
+    elif isinstance(event, SnapshotPublished):
+        stream.snapshot = Snapshot(event.offset, event.content_type, event.blob, event.size)
+        _forget_before(stream, event.offset)
+    elif isinstance(event, Deleted):
+        stream.soft_deleted = event.soft
     else:
         assert_never(event)
     stream.position = position
+
+
+def _forget_before(stream: Stream, offset: int) -> None:
+    """Moves the earliest offset. Records that forks still share stay where they are: only this stream lets them go."""
+    place = forks.index_at(stream, offset)
+    stream.earliest = offset
+    if place is None:
+        raise RuntimeError(f"stream {stream.key} was trimmed at {offset}, where no record begins")
+    timeline, index = place
+    stream.first_seq = timeline.seq + index
+    if timeline is stream.timeline and not stream.children:
+        timeline.drop_before(index)
 
 
 def _forget(seen: dict[str, Seen], before_ms: int) -> None:

@@ -13,11 +13,13 @@ from itertools import accumulate
 
 
 class Timeline:
-    __slots__ = ("ends", "ms", "n", "payloads", "positions", "start")
+    __slots__ = ("ends", "ms", "n", "payloads", "positions", "seq", "start")
 
-    def __init__(self, start: int) -> None:
+    def __init__(self, start: int, seq: int = 0) -> None:
         self.start = start
         """Offset at which the first held record begins."""
+        self.seq = seq
+        """Its number in the stream."""
         self.payloads: list[bytes] = []
         self.ends = array("Q")
         """Offset after each record."""
@@ -75,5 +77,6 @@ class Timeline:
         start = self.ends[index - 1]
         freed = start - self.start
         self.start = start
+        self.seq += index
         del self.payloads[:index], self.ends[:index], self.ms[:index], self.n[:index], self.positions[:index]
         return freed

@@ -28,7 +28,7 @@ class Metrics:
     def __init__(self) -> None:
         self._readings: list[Gauge] = []
         self._registry = CollectorRegistry()
-        self._registry.register(self)  # type: ignore[arg-type]
+        self._registry.register(self)
 
     def add(self, *readings: Gauge) -> None:
         self._readings.extend(readings)

@@ -45,6 +45,19 @@ class Exchange:
         if self.then is not None:
             self.then(self, outcome)
 
+    def when(self, act: Callable[[Outcome], None]) -> None:
+        """Once the outcome is there: a failure is answered, anything else is given to `act`, which may raise one."""
+
+        def then(exchange: Exchange, outcome: Outcome) -> None:
+            try:
+                if isinstance(outcome, Failure):
+                    raise outcome
+                act(outcome)
+            except Failure as failure:
+                exchange.fail(failure)
+
+        self.then = then
+
     @property
     def responder(self) -> Responder:
         return self.connection.responder
@@ -60,6 +73,15 @@ class Exchange:
                 connection.advance()
         else:
             self.answer = data
+
+    def empty(self, status: int, headers: list[tuple[str, str]]) -> None:
+        """An answer without a body."""
+        length = None if status in (204, 304) else 0
+        self.reply(self.responder.head(status, headers, length, self.request.keep_alive))
+
+    def json(self, status: int, value: object) -> None:
+        data = self.responder.json(status, value, self.request.keep_alive)
+        self.reply(data[: data.index(b"\r\n\r\n") + 4] if self.request.method == b"HEAD" else data)
 
     def fail(self, failure: Failure) -> None:
         head_only = self.request.method == b"HEAD"

@@ -12,14 +12,15 @@ from headwater.config import Settings
 from headwater.doors.http import headers as parse
 from headwater.doors.http import sse
 from headwater.doors.http.connection import Exchange
-from headwater.doors.http.live import SLICE_BYTES, BodyPump, LongPoll, SseFeed
+from headwater.doors.http.live import SLICE_BYTES, BodyPump, LongPoll, SseFeed, body_parts
 from headwater.doors.http.respond import Responder
-from headwater.engine.group import Group, Outcome, Slice
+from headwater.engine.group import Group, Outcome
 from headwater.engine.live import LiveStream
+from headwater.engine.reads import Slice, plan
 from headwater.errors import BadBody, BadHeader, BadQuery, Failure, MethodNotAllowed
 from headwater.model import cursor as cursors
 from headwater.model import json_mode, offsets
-from headwater.model.commands import Append, Create, Delete
+from headwater.model.commands import Append, Create, Delete, Fork
 from headwater.model.events import Appended, Created
 from headwater.model.offsets import NOW, START
 from headwater.model.stream import Unchanged
@@ -56,27 +57,18 @@ class DurableStreams:
         elif method == b"PUT":
             self._create(exchange, key)
         elif method == b"DELETE":
-            exchange.then = self._deleted
+            exchange.when(lambda _: exchange.empty(204, []))
             self._group.submit(key, Delete(), exchange)
         else:
             raise MethodNotAllowed(ALLOWED)
 
     def _settled(self, exchange: Exchange, key: str, act: Callable[[], None]) -> None:
         """Runs a read once no creation or deletion of its stream is under way."""
-        if not self._group.unsettled(key):
+        if self._group.unsettled(key):
+            exchange.when(lambda _: act())
+            self._group.after_settled(key, exchange)
+        else:
             act()
-            return
-
-        def resume(exchange: Exchange, outcome: Outcome) -> None:
-            try:
-                if isinstance(outcome, Failure):
-                    raise outcome
-                act()
-            except Failure as failure:
-                exchange.fail(failure)
-
-        exchange.then = resume
-        self._group.after_settled(key, exchange)
 
     # ---- append -------------------------------------------------------------------------------------------------
 
@@ -153,8 +145,7 @@ class DurableStreams:
         if producer is not None:
             answer.append(("Producer-Epoch", str(producer.epoch)))
             answer.append(("Producer-Seq", str(producer.seq)))
-        length = None if status == 204 else 0
-        exchange.reply(self._responder.head(status, answer, length, exchange.request.keep_alive))
+        exchange.empty(status, answer)
 
     # ---- create and delete --------------------------------------------------------------------------------------
 
@@ -162,55 +153,56 @@ class DurableStreams:
         request = exchange.request
         headers = request.headers
         raw = headers.get(b"content-type")
-        content_type = None if raw is None else self._types.get(raw) or self._content_type(raw)
+        media = None if raw is None else self._types.get(raw) or self._content_type(raw)
         ttl_ms, expires_ms = parse.expiry(headers)
+        fork = parse.fork(headers, self._settings.stream_name_bytes_max)
         if not request.body:
             records = []
-        elif content_type == json_mode.JSON:
+        elif (media or self._inherited_media(fork)) == json_mode.JSON:
             records = json_mode.messages(request.body, allow_empty=True)
         else:
             records = [request.body]
-        exchange.then = self._created
+        exchange.when(lambda outcome: self._created(exchange, outcome))
         self._group.submit(
             key,
             Create(
                 key=key,
-                content_type=content_type,
+                content_type=None if raw is None else raw.decode(),
                 records=records,
                 ttl_ms=ttl_ms,
                 expires_ms=expires_ms,
                 closed=parse.flag(headers, b"stream-closed"),
                 durability=parse.durability(headers),
+                retention=parse.retention(headers),
+                fork=fork,
             ),
             exchange,
         )
 
+    def _inherited_media(self, fork: Fork | None) -> str | None:
+        """A fork that names no content type has its source's: its initial body is read by that."""
+        source = None if fork is None else self._group.shelf.find(fork.source)
+        return None if source is None else source.media
+
     def _created(self, exchange: Exchange, outcome: Outcome) -> None:
         request = exchange.request
-        if isinstance(outcome, Failure):
-            exchange.fail(outcome)
-            return
         if type(outcome) is Created:
-            tail, closed = sum(map(len, outcome.records)), outcome.closed
+            base = 0 if outcome.forked is None else outcome.forked.at
+            tail, closed = base + sum(map(len, outcome.records)), outcome.closed
+            content_type = outcome.content_type
             host = request.headers.get(b"host", b"").decode("latin-1")
             path = request.target.partition(b"?")[0].decode("latin-1")
             status, answer = 201, [("Location", f"http://{host}{path}")]
         elif type(outcome) is Unchanged:
             tail, closed = outcome.end, outcome.closed
             status, answer = 200, []
+            content_type = outcome.content_type
         else:
             raise RuntimeError(f"a creation ended as {outcome!r}")
-        content_type = request.headers.get(b"content-type", b"application/octet-stream").decode("latin-1")
         answer += [("Content-Type", content_type), ("Stream-Next-Offset", offsets.show(tail))]
         if closed:
             answer.append(("Stream-Closed", "true"))
-        exchange.reply(self._responder.head(status, answer, 0, request.keep_alive))
-
-    def _deleted(self, exchange: Exchange, outcome: Outcome) -> None:
-        if isinstance(outcome, Failure):
-            exchange.fail(outcome)
-        else:
-            exchange.reply(self._responder.head(204, [], None, exchange.request.keep_alive))
+        exchange.empty(status, answer)
 
     # ---- reads --------------------------------------------------------------------------------------------------
 
@@ -226,6 +218,8 @@ class DurableStreams:
         ]
         if stream.closed_visible:
             answer.append(("Stream-Closed", "true"))
+        if stream.snapshot is not None:
+            answer.append(("Stream-Snapshot-Offset", offsets.show(stream.snapshot.offset)))
         if stream.ttl_ms is not None:
             answer.append(("Stream-TTL", str(stream.ttl_ms // 1000)))
         if stream.expires_ms is not None:
@@ -250,7 +244,7 @@ class DurableStreams:
         elif live == "long-poll":
             self._long_poll(exchange, stream, offset, wanted.get("cursor"))
         else:
-            part = self._group.read(stream, offset, self._bytes_max(wanted.get("max_bytes")))
+            part = plan(stream, offset, self._bytes_max(wanted.get("max_bytes")))
             self._catch_up(exchange, part, offset == NOW)
 
     def _bytes_max(self, text: str | None) -> int:
@@ -273,7 +267,7 @@ class DurableStreams:
         else:
             answer.append(("Cache-Control", "public, max-age=60, stale-while-revalidate=300"))
         if not now and _matches(exchange, etag):
-            exchange.reply(self._responder.head(304, answer, None, exchange.request.keep_alive))
+            exchange.empty(304, answer)
             return
         self._send_body(exchange, answer, part)
 
@@ -294,17 +288,14 @@ class DurableStreams:
             body = json_mode.array(part.payloads) if part.stream.is_json else b"".join(part.payloads)
             exchange.reply(head + body)
             return
-        pump = BodyPump(exchange, part, lambda: None)
-        exchange.connection.write(head)
-        exchange.connection.stream(pump)
-        pump.drained()
+        BodyPump(exchange, head, body_parts(part.payloads, part.stream.is_json))
 
     def _cursor(self, theirs: str | None) -> int:
         jitter = 1 + self._rng.below(cursors.JITTER_INTERVALS_MAX) if theirs else 1
         return cursors.answer(theirs, self._clock.now_ms(), jitter)
 
     def _long_poll(self, exchange: Exchange, stream: LiveStream, offset: int, cursor: str | None) -> None:
-        part = self._group.read(stream, offset, self._settings.read_bytes_max)
+        part = plan(stream, offset, self._settings.read_bytes_max)
         if part.payloads or part.closed:
             self._answer_long_poll(exchange, part, cursor)
             return
@@ -313,7 +304,7 @@ class DurableStreams:
             self.long_polls_open -= 1
             try:
                 self._answer_long_poll(
-                    exchange, self._group.read(stream, start, self._settings.read_bytes_max), cursor
+                    exchange, plan(stream, start, self._settings.read_bytes_max), cursor
                 )
             except Failure as failure:
                 exchange.fail(failure)
@@ -336,18 +327,18 @@ class DurableStreams:
             answer.append(("ETag", slice_etag(part)))
             self._send_body(exchange, answer, part)
         else:
-            exchange.reply(self._responder.head(204, answer, None, exchange.request.keep_alive))
+            exchange.empty(204, answer)
 
     def _sse(self, exchange: Exchange, stream: LiveStream, offset: int, cursor: str | None) -> None:
         if exchange.request.version != "1.1":
             raise BadQuery("live", "SSE needs HTTP/1.1")
-        start = self._group.read(stream, offset, 1)
+        start = plan(stream, offset, 1)
         answer = [
             ("Content-Type", "text/event-stream"),
             ("Cache-Control", "no-cache"),
             ("Transfer-Encoding", "chunked"),
         ]
-        if not sse.is_text(stream.content_type):
+        if not sse.is_text(stream.media):
             answer.append(("Stream-SSE-Data-Encoding", "base64"))
         settings = self._settings
         shifted = self._cursor(cursor) if cursor else 0

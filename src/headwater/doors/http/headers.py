@@ -10,7 +10,8 @@ from datetime import datetime
 from urllib.parse import unquote_to_bytes
 
 from headwater.errors import BadHeader, BadName, BadQuery
-from headwater.model.commands import Durability, Producer
+from headwater.model import names, offsets
+from headwater.model.commands import Durability, Fork, Producer, Retention
 from headwater.model.producers import NUMBER_MAX
 
 _TTL = re.compile(rb"0|[1-9][0-9]{0,11}")
@@ -18,6 +19,8 @@ _NUMBER = re.compile(rb"0|[1-9][0-9]{0,15}")
 _RFC3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)")
 _CONTENT_TYPE = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+/[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _DURABILITY = {b"fsync": Durability.FSYNC, b"disk": Durability.DISK, b"memory": Durability.MEMORY}
+
+FLAT_PREFIX = "/v1/stream/"
 
 Headers = dict[bytes, bytes]
 
@@ -90,6 +93,55 @@ def _timestamp_ms(value: bytes) -> int:
         except (ValueError, OverflowError):
             pass
     raise BadHeader("Stream-Expires-At", "expected an RFC 3339 timestamp such as 2030-01-31T12:00:00Z")
+
+
+def retention(headers: Headers) -> Retention | None:
+    age = headers.get(b"stream-retention-age")
+    size = headers.get(b"stream-retention-bytes")
+    records = headers.get(b"stream-retention-records")
+    if age is None and size is None and records is None:
+        return None
+    found = [
+        None if value is None else number(name, value)
+        for name, value in (
+            ("Stream-Retention-Age", age),
+            ("Stream-Retention-Bytes", size),
+            ("Stream-Retention-Records", records),
+        )
+    ]
+    if found[2] == 0:
+        raise BadHeader("Stream-Retention-Records", "keep at least one record")
+    return Retention(None if found[0] is None else found[0] * 1000, found[1], found[2])
+
+
+def fork(headers: Headers, name_bytes_max: int) -> Fork | None:
+    source = headers.get(b"stream-forked-from")
+    offset = headers.get(b"stream-fork-offset")
+    sub = headers.get(b"stream-fork-sub-offset")
+    if source is None:
+        if offset is not None or sub is not None:
+            raise BadHeader("Stream-Fork-Offset", "a fork point needs Stream-Forked-From")
+        return None
+    try:
+        at = None if offset is None else offsets.parse(offset.decode("latin-1"))
+        key = stream_key(path_text(source), name_bytes_max)
+    except BadQuery as bad:
+        raise BadHeader("Stream-Fork-Offset", bad.reason) from None
+    except BadName as bad:
+        raise BadHeader("Stream-Forked-From", bad.reason) from None
+    if at is not None and at < 0:
+        at = 0 if at == offsets.START else None
+    return Fork(key, at, 0 if sub is None else number("Stream-Fork-Sub-Offset", sub))
+
+
+def stream_key(path: str, name_bytes_max: int) -> str:
+    """The key of a stream named by any of its paths: /v1/stream/..., /ds/bucket/stream or /bucket/stream."""
+    if path.startswith(FLAT_PREFIX):
+        return names.flat_key(path[len(FLAT_PREFIX) :], name_bytes_max)
+    bucket, slash, stream = path.removeprefix("/ds").removeprefix("/").partition("/")
+    if not slash:
+        raise BadName("expected the path of a stream, such as /v1/stream/name")
+    return names.bucketed_key(bucket, stream)
 
 
 def durability(headers: Headers) -> Durability | None:

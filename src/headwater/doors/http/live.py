@@ -7,59 +7,58 @@ follower that falls behind is not written to, and catches up from the stream its
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from headwater.doors.http import sse
 from headwater.doors.http.connection import Exchange
-from headwater.engine.group import Group, Slice
+from headwater.engine.group import Group
 from headwater.engine.live import LiveStream
+from headwater.engine.reads import Slice, plan
 from headwater.errors import Failure, StreamNotFound
 
 SLICE_BYTES = 256 * 1024
 
 
 class BodyPump:
-    """A body that is too large for one write: goes out slice by slice as the socket takes it."""
+    """A body that is too large for one write: goes out part by part as the socket takes it."""
 
-    def __init__(self, exchange: Exchange, part: Slice, done: Callable[[], None]) -> None:
+    def __init__(self, exchange: Exchange, head: bytes, parts: Iterator[bytes]) -> None:
         self._exchange = exchange
-        self._payloads = part.payloads
-        self._json = part.stream.is_json
-        self._at = 0
-        self._done = done
+        self._parts = parts
+        exchange.connection.write(head)
+        exchange.connection.stream(self)
+        self.drained()
 
     def drained(self) -> None:
         connection = self._exchange.connection
-        payloads, at = self._payloads, self._at
-        while at < len(payloads) and not connection.paused:
-            first = at
-            size = 0
-            while at < len(payloads) and size < SLICE_BYTES:
-                size += len(payloads[at]) + 1
-                at += 1
-            # The position moves first: a write may call back into `drained`.
-            self._at = at
-            connection.write(self._encode(first, at))
-            at = self._at
-        if self._at >= len(payloads) and connection.streamer is self:
-            connection.finish(self._exchange)
-            self._done()
-
-    def _encode(self, first: int, last: int) -> bytes:
-        part = self._payloads[first:last]
-        if not self._json:
-            return part[0] if len(part) == 1 else b"".join(part)
-        head = b"," if first else b"["
-        tail = b"]" if last == len(self._payloads) else b""
-        return head + b",".join(part) + tail
+        while not connection.paused and connection.streamer is self:
+            part = next(self._parts, None)
+            if part is None:
+                connection.finish(self._exchange)
+                return
+            connection.write(part)
 
     def tick(self, now_s: float) -> None: ...
 
     def stop(self) -> None:
         self._exchange.request.keep_alive = False
 
-    def lost(self) -> None:
-        self._done()
+    def lost(self) -> None: ...
+
+
+def body_parts(payloads: list[bytes], is_json: bool) -> Iterator[bytes]:
+    """The body of a read in writes of about SLICE_BYTES."""
+    at, count = 0, len(payloads)
+    while at < count:
+        first, size = at, 0
+        while at < count and size < SLICE_BYTES:
+            size += len(payloads[at]) + 1
+            at += 1
+        part = payloads[first:at]
+        if is_json:
+            yield (b"," if first else b"[") + b",".join(part) + (b"]" if at == count else b"")
+        else:
+            yield part[0] if len(part) == 1 else b"".join(part)
 
 
 class LongPoll:
@@ -186,7 +185,7 @@ class SseFeed:
 
     def _read(self) -> Slice | None:
         try:
-            return self._group.read(self._stream, self._offset, SLICE_BYTES)
+            return plan(self._stream, self._offset, SLICE_BYTES)
         except Failure:
             # Retention overtook this follower: the connection ends, and its return is told 410 and where to start.
             self._end(b"")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from binascii import b2a_base64
 
-from headwater.engine.group import Slice
+from headwater.engine.reads import Slice
 from headwater.model.json_mode import array
 
 KEEP_ALIVE = b"2\r\n:\n\r\n"
@@ -15,9 +15,9 @@ KEEP_ALIVE = b"2\r\n:\n\r\n"
 LAST_CHUNK = b"0\r\n\r\n"
 
 
-def is_text(content_type: str) -> bool:
+def is_text(media: str) -> bool:
     """Content types whose bytes go out as they are; everything else is base64."""
-    return content_type.startswith("text/") or content_type == "application/json"
+    return media.startswith("text/") or media == "application/json"
 
 
 def chunk(data: bytes) -> bytes:
@@ -28,7 +28,7 @@ def data_event(part: Slice) -> bytes:
     stream = part.stream
     if stream.is_json:
         body = array(part.payloads)
-    elif is_text(stream.content_type):
+    elif is_text(stream.media):
         body = b"".join(part.payloads)
     else:
         return b"event: data\ndata:" + b2a_base64(b"".join(part.payloads), newline=False) + b"\n\n"

@@ -78,9 +78,9 @@ class RequestParser:
         "_failure",
         "_head_max",
         "_head_size",
-        "_heads",
         "_headers",
         "_headers_max",
+        "_heads",
         "_out",
         "_parser",
         "_request",
@@ -123,7 +123,8 @@ class RequestParser:
                 request = Request(like.method, like.target, like.headers, like.version)
                 request.body = data[at:]
                 return [request]
-        self._out = out = []
+        out: list[Parsed] = []
+        self._out = out
         if not fresh:
             self._head_size += len(data)
         try:

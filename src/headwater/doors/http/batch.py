@@ -1,0 +1,206 @@
+"""Many appends in one request: `append-batch` on one stream, and bulk append over many.
+
+Owns their bodies and answers. Never bends a rule of append: each entry is judged like a request of its own.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+import msgspec
+
+from headwater.config import Settings
+from headwater.doors.http import headers as parse
+from headwater.doors.http.connection import Exchange
+from headwater.engine.group import Group, Outcome
+from headwater.errors import BadBody, BadHeader, BodyTooLarge, Failure, MethodNotAllowed, row
+from headwater.model import json_mode, offsets
+from headwater.model.commands import Append, Producer
+from headwater.model.events import Appended
+from headwater.model.stream import Unchanged
+
+FRAMES_MAX = 512
+BATCH_BYTES_MAX = 32 * 1024 * 1024
+ENTRIES_MAX = 10_000
+_SIZE = Struct(">I")
+
+
+class BulkEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One entry of a bulk append. Exactly one of `records`, `text` and `binary` brings data."""
+
+    stream: str
+    content_type: str | None = None
+    records: list[msgspec.Raw] | None = None
+    """JSON messages, one record each."""
+    text: list[str] | None = None
+    """UTF-8 records."""
+    binary: list[bytes] | None = None
+    """Binary records: base64 in JSON, raw in msgpack."""
+    producer_id: str | None = None
+    producer_epoch: int | None = None
+    producer_seq: int | None = None
+    stream_seq: str | None = None
+    close: bool = False
+
+
+_json_entries = msgspec.json.Decoder(list[BulkEntry]).decode
+_pack_entries = msgspec.msgpack.Decoder(list[BulkEntry]).decode
+
+
+class _Gather:
+    """Collects the outcomes of one request's entries; answers when the last is final."""
+
+    def __init__(self, exchange: Exchange, count: int) -> None:
+        self._exchange = exchange
+        self._left = count
+        self._answers: list[dict[str, object]] = [{} for _ in range(count)]
+
+    def waiter(self, index: int) -> _Entry:
+        return _Entry(self, index)
+
+    def set(self, index: int, outcome: Outcome) -> None:
+        self._answers[index] = _told(outcome)
+        self._left -= 1
+        if not self._left:
+            self._exchange.json(200, self._answers)
+
+
+class _Entry:
+    __slots__ = ("_gather", "_index")
+
+    def __init__(self, gather: _Gather, index: int) -> None:
+        self._gather = gather
+        self._index = index
+
+    def resolve(self, outcome: Outcome) -> None:
+        self._gather.set(self._index, outcome)
+
+
+def _told(outcome: Outcome) -> dict[str, object]:
+    if isinstance(outcome, Failure):
+        meaning = row(outcome)
+        error = {"code": meaning.code, "message": outcome.message(), "retryable": meaning.retryable}
+        facts = {name.lower().replace("-", "_"): value for name, value in outcome.headers()}
+        return {"status": meaning.status, "error": error, **facts}
+    if isinstance(outcome, Appended):
+        status = 200 if outcome.producer is not None and outcome.records else 204
+        return {"status": status, "stream_next_offset": offsets.show(outcome.end)}
+    if isinstance(outcome, Unchanged):
+        return {"status": 204, "stream_next_offset": offsets.show(outcome.end), "duplicate": True}
+    raise RuntimeError(f"an append ended as {outcome!r}")
+
+
+class Batches:
+    def __init__(self, group: Group, settings: Settings) -> None:
+        self._group = group
+        self._settings = settings
+
+    def append_batch(self, exchange: Exchange, key: str) -> None:
+        """`POST {stream}/append-batch`: frames of u32 big-endian length and payload, one record or JSON body each."""
+        request = exchange.request
+        if request.method != b"POST":
+            raise MethodNotAllowed("POST, OPTIONS")
+        raw = request.headers.get(b"content-type")
+        if raw is None:
+            raise BadHeader("Content-Type", "an append names the content type of its frames")
+        media = parse.content_type(raw, self._settings.content_type_bytes_max)
+        frames = split_frames(request.body)
+        gather = _Gather(exchange, len(frames))
+        for index, payload in enumerate(frames):
+            waiter = gather.waiter(index)
+            try:
+                records = json_mode.messages(payload) if media == json_mode.JSON else [payload]
+            except BadBody as bad:
+                waiter.resolve(bad)
+                continue
+            self._group.submit(key, Append(records, media), waiter)
+
+    def bulk(self, exchange: Exchange) -> None:
+        """`POST /__headwater/append`: many streams in one request, JSON or msgpack, one answer per entry, in order."""
+        request = exchange.request
+        if request.method != b"POST":
+            raise MethodNotAllowed("POST, OPTIONS")
+        packed = request.headers.get(b"content-type", b"").startswith(b"application/msgpack")
+        try:
+            entries = (_pack_entries if packed else _json_entries)(request.body)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise BadBody(f"expected a list of entries ({error})") from None
+        if not entries:
+            raise BadBody("an empty list appends nothing")
+        if len(entries) > ENTRIES_MAX:
+            raise BadBody(f"at most {ENTRIES_MAX} entries in one request")
+        if packed and any(entry.records is not None for entry in entries):
+            raise BadBody("msgpack entries bring text or binary, not records")
+        gather = _Gather(exchange, len(entries))
+        for index, entry in enumerate(entries):
+            waiter = gather.waiter(index)
+            try:
+                key, command = self._command(entry)
+            except Failure as failure:
+                waiter.resolve(failure)
+                continue
+            self._group.submit(key, command, waiter)
+
+    def _command(self, entry: BulkEntry) -> tuple[str, Append]:
+        settings = self._settings
+        path = entry.stream if entry.stream.startswith("/") else parse.FLAT_PREFIX + entry.stream
+        key = parse.stream_key(path, settings.stream_name_bytes_max)
+        media = None
+        if entry.content_type is not None:
+            media = parse.content_type(entry.content_type.encode(), settings.content_type_bytes_max)
+        records = _records(entry)
+        if media is None and entry.records is not None:
+            media = json_mode.JSON
+        if not records and not entry.close:
+            raise BadBody("an entry brings records, or closes its stream")
+        names = (entry.producer_id, entry.producer_epoch, entry.producer_seq)
+        producer = None
+        if entry.producer_id and entry.producer_epoch is not None and entry.producer_seq is not None:
+            producer = Producer(entry.producer_id, entry.producer_epoch, entry.producer_seq)
+            if min(producer.epoch, producer.seq) < 0 or max(producer.epoch, producer.seq) >= 1 << 53:
+                raise BadBody("producer_epoch and producer_seq are integers from 0 to 2^53-1")
+        elif any(name is not None for name in names):
+            raise BadBody("producer_id, producer_epoch and producer_seq go together")
+        return key, Append(records, media, producer, entry.stream_seq, entry.close)
+
+
+def _records(entry: BulkEntry) -> list[bytes]:
+    given = [value for value in (entry.records, entry.text, entry.binary) if value is not None]
+    if len(given) > 1:
+        raise BadBody("an entry has one of records, text and binary")
+    if entry.records is not None:
+        found = [bytes(raw) for raw in entry.records]
+        for record in found:
+            json_mode.messages(b"[" + record + b"]")
+        return found
+    if entry.text is not None:
+        found = [text.encode("utf-8", "surrogatepass") for text in entry.text]
+    else:
+        found = list(entry.binary or ())
+    if not all(found):
+        raise BadBody("an empty record cannot be appended")
+    return found
+
+
+def split_frames(body: bytes) -> list[bytes]:
+    """The payloads of an append-batch body. Raises BadBody or BodyTooLarge."""
+    if len(body) > BATCH_BYTES_MAX:
+        raise BodyTooLarge(BATCH_BYTES_MAX)
+    frames: list[bytes] = []
+    at, size = 0, len(body)
+    while at < size:
+        if at + 4 > size:
+            raise BadBody("a frame's length is cut off")
+        (length,) = _SIZE.unpack_from(body, at)
+        if not length:
+            raise BadBody("a frame of length zero appends nothing")
+        at += 4
+        if at + length > size:
+            raise BadBody("a frame is cut off")
+        if len(frames) >= FRAMES_MAX:
+            raise BadBody(f"at most {FRAMES_MAX} frames in one batch")
+        frames.append(body[at : at + length])
+        at += length
+    if not frames:
+        raise BadBody("an empty batch appends nothing")
+    return frames

@@ -1,0 +1,137 @@
+"""Paths: which handler a request belongs to.
+
+Owns the map of the HTTP surface. Never handles anything itself beyond small fixed pages and preflights.
+
+    /v1/stream/{path}                                   a stream, bucket = the path's first segment
+    /v1/stream/__ds/...                                 subscriptions
+    /{bucket}  /ds/{bucket}                             a bucket
+    /{bucket}/streams                                   its listing
+    /{bucket}/{stream}  /ds/{bucket}/{stream}           a stream
+    .../snapshot  .../snapshot/{offset}  .../bootstrap  .../append-batch
+    /__headwater/...  /healthz  /readyz  /metrics       pages and the node's own calls
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from headwater.config import Settings
+from headwater.doors.http import headers as parse
+from headwater.doors.http.batch import Batches
+from headwater.doors.http.buckets import Buckets
+from headwater.doors.http.connection import Exchange
+from headwater.doors.http.durable_streams import DurableStreams
+from headwater.doors.http.snapshots import Snapshots
+from headwater.errors import MethodNotAllowed, NoSuchRoute
+from headwater.model import names
+
+FLAT = parse.FLAT_PREFIX.encode()
+SUBSCRIPTIONS = FLAT + b"__ds/"
+_KEYS_MAX = 65_536
+
+Page = Callable[[], tuple[int, str, bytes]]
+"""A small fixed page: (status, content type, body)."""
+Call = Callable[[Exchange, bytes, bytes], None]
+"""A handler for everything below a prefix: (exchange, rest of the path, query)."""
+
+
+class Routes:
+    def __init__(
+        self,
+        settings: Settings,
+        streams: DurableStreams,
+        buckets: Buckets,
+        snapshots: Snapshots,
+        batches: Batches,
+    ) -> None:
+        self._settings = settings
+        self._streams = streams
+        self._buckets = buckets
+        self._snapshots = snapshots
+        self._batches = batches
+        self._pages: dict[bytes, Page] = {}
+        self._calls: list[tuple[bytes, Call]] = []
+        self._keys: dict[bytes, str] = {}
+
+    def page(self, path: str, page: Page) -> None:
+        """Serves a small page, such as /healthz, at a fixed path."""
+        self._pages[path.encode()] = page
+
+    def call(self, prefix: str, call: Call) -> None:
+        """Hands everything below `prefix` to `call`. Longer prefixes first."""
+        self._calls.append((prefix.encode(), call))
+        self._calls.sort(key=lambda entry: -len(entry[0]))
+
+    def handle(self, exchange: Exchange) -> None:
+        """Starts the request. Raises Failure when it is refused at once."""
+        request = exchange.request
+        target = request.target
+        key = self._keys.get(target)
+        if key is not None and request.method != b"PUT" and request.method != b"OPTIONS":
+            self._streams.handle(exchange, key, b"")
+            return
+        path, mark, query = target.partition(b"?")
+        if request.method == b"OPTIONS":
+            exchange.reply(exchange.responder.preflight(request.keep_alive))
+            return
+        for prefix, call in self._calls:
+            if path.startswith(prefix):
+                call(exchange, path[len(prefix) :], query)
+                return
+        if path.startswith(FLAT):
+            key = names.flat_key(parse.path_text(path[len(FLAT) :]), self._settings.stream_name_bytes_max)
+            self._stream(exchange, key, query, None if mark else target)
+        elif (page := self._pages.get(path)) is not None:
+            _show(exchange, page)
+        elif path == b"/__headwater/append":
+            self._batches.bulk(exchange)
+        else:
+            self._bucketed(exchange, path, query, None if mark else target)
+
+    def _bucketed(self, exchange: Exchange, path: bytes, query: bytes, target: bytes | None) -> None:
+        strict = path.startswith(b"/ds/")
+        parts = [parse.path_text(part) for part in path[4 if strict else 1 :].split(b"/")]
+        bucket = parts[0]
+        if len(bucket) < 4 or bucket.startswith("__"):
+            if strict and bucket:
+                names.check_bucket(bucket)
+            raise NoSuchRoute
+        if len(parts) == 1:
+            self._buckets.handle(exchange, bucket, strict)
+            return
+        if len(parts) == 2 and parts[1] == names.RESERVED_STREAM:
+            self._buckets.list(exchange, bucket, query)
+            return
+        key = names.bucketed_key(bucket, parts[1])
+        self._buckets.require(bucket)
+        match parts[2:]:
+            case []:
+                self._stream(exchange, key, query, target)
+            case ["snapshot"]:
+                self._snapshots.handle(exchange, key, None)
+            case ["snapshot", token]:
+                self._snapshots.handle(exchange, key, token)
+            case ["bootstrap"]:
+                self._snapshots.bootstrap(exchange, key, query)
+            case ["append-batch"]:
+                self._batches.append_batch(exchange, key)
+            case _:
+                raise NoSuchRoute
+
+    def _stream(self, exchange: Exchange, key: str, query: bytes, target: bytes | None) -> None:
+        if target is not None:
+            # Writers repeat their targets: the decoded and checked key is kept. Overflow: all are forgotten.
+            if len(self._keys) >= _KEYS_MAX:
+                self._keys.clear()
+            self._keys[target] = key
+        self._streams.handle(exchange, key, query)
+
+
+def _show(exchange: Exchange, page: Page) -> None:
+    request = exchange.request
+    if request.method not in (b"GET", b"HEAD"):
+        raise MethodNotAllowed("GET, HEAD, OPTIONS")
+    status, content_type, body = page()
+    headers = [("Content-Type", content_type), ("Cache-Control", "no-store")]
+    head = exchange.responder.head(status, headers, len(body), request.keep_alive)
+    exchange.reply(head if request.method == b"HEAD" else head + body)

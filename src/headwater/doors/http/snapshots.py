@@ -1,0 +1,213 @@
+"""Snapshots and bootstrap: a client starts from a blob and what came after it, instead of from the beginning.
+
+Owns `{stream}/snapshot`, `{stream}/snapshot/{offset}` and `{stream}/bootstrap` (extension spec 2 and 3). Never holds up
+appends: blobs go to the object store in worker threads, and only a reference to them is logged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterator
+
+from headwater.config import Settings
+from headwater.doors.http import headers as parse
+from headwater.doors.http.connection import Exchange
+from headwater.doors.http.live import SLICE_BYTES, BodyPump
+from headwater.engine.group import Group, Outcome
+from headwater.engine.live import LiveStream
+from headwater.engine.reads import plan
+from headwater.errors import (
+    BadQuery,
+    Failure,
+    MethodNotAllowed,
+    Overloaded,
+    SnapshotInUse,
+    SnapshotNotFound,
+)
+from headwater.model import offsets
+from headwater.model.commands import PublishSnapshot
+from headwater.model.row import Snapshot
+from headwater.model.stream import decide_snapshot
+from headwater.world import Blobs, BlobsUnavailable, Rng
+
+BOOTSTRAP_BYTES_MAX = 128 * 1024 * 1024
+"""Retained updates in one bootstrap; a client reads the rest as an ordinary stream."""
+
+
+class Snapshots:
+    def __init__(self, group: Group, blobs: Blobs, settings: Settings, rng: Rng) -> None:
+        self._group = group
+        self._blobs = blobs
+        self._settings = settings
+        self._rng = rng
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def handle(self, exchange: Exchange, key: str, token: str | None) -> None:
+        """`token` is the offset in the path; None for `{stream}/snapshot` itself."""
+        method = exchange.request.method
+        if token is None:
+            if method not in (b"GET", b"HEAD"):
+                raise MethodNotAllowed("GET, HEAD, OPTIONS")
+            self._latest(exchange, self._group.find(key, touch=True))
+            return
+        offset = offsets.parse(token, "snapshot_offset")
+        if offset == offsets.START:
+            offset = 0
+        elif offset == offsets.NOW:
+            raise BadQuery("snapshot_offset", "expected an offset returned by this server")
+        if method == b"PUT":
+            self._publish(exchange, key, offset)
+        elif method in (b"GET", b"HEAD"):
+            stream = self._group.find(key, touch=True)
+            self._run(exchange, self._read(exchange, stream, self._visible(stream, offset)))
+        elif method == b"DELETE":
+            self._visible(self._group.find(key, touch=False), offset)
+            raise SnapshotInUse
+        else:
+            raise MethodNotAllowed("GET, HEAD, PUT, DELETE, OPTIONS")
+
+    def bootstrap(self, exchange: Exchange, key: str, query: bytes) -> None:
+        if exchange.request.method not in (b"GET", b"HEAD"):
+            raise MethodNotAllowed("GET, HEAD, OPTIONS")
+        if "live" in parse.query(query, ()):
+            raise BadQuery("live", "bootstrap answers once; follow up with a live read from Stream-Next-Offset")
+        self._run(exchange, self._bootstrap(exchange, self._group.find(key, touch=True)))
+
+    def _run(self, exchange: Exchange, work: Coroutine[None, None, None]) -> None:
+        async def guarded() -> None:
+            try:
+                await work
+            except BlobsUnavailable as error:
+                exchange.fail(Overloaded(f"the object store does not answer ({error})"))
+            except Failure as failure:
+                exchange.fail(failure)
+
+        task = asyncio.get_running_loop().create_task(guarded())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # ---- publishing ---------------------------------------------------------------------------------------------
+
+    def _publish(self, exchange: Exchange, key: str, offset: int) -> None:
+        headers = exchange.request.headers
+        stream = self._group.find(key, touch=True)
+        raw = headers.get(b"content-type", b"application/octet-stream")
+        parse.content_type(raw, self._settings.content_type_bytes_max)
+        blob = f"snapshots/{stream.sid}/{offset:020d}-{self._rng.token(8).hex()}"
+        command = PublishSnapshot(offset, raw.decode(), blob, len(exchange.request.body))
+        # Judged twice: now, so that a hopeless blob is not stored, and again when it is.
+        decide_snapshot(stream, command, 0)
+        self._run(exchange, self._store(exchange, key, command))
+
+    async def _store(self, exchange: Exchange, key: str, command: PublishSnapshot) -> None:
+        await asyncio.to_thread(self._blobs.put, command.blob, exchange.request.body)
+
+        def published(_: Outcome) -> None:
+            shown = offsets.show(command.offset)
+            stream = self._group.find(key, touch=False)
+            exchange.empty(
+                204, [("Stream-Snapshot-Offset", shown), ("Stream-Next-Offset", offsets.show(stream.visible))]
+            )
+
+        def refused_or(exchange: Exchange, outcome: Outcome) -> None:
+            if isinstance(outcome, Failure):
+                self._group.shelf.discard_blob(command.blob, 0)
+                exchange.fail(outcome)
+            else:
+                published(outcome)
+
+        exchange.then = refused_or
+        self._group.submit(key, command, exchange)
+
+    # ---- reading ------------------------------------------------------------------------------------------------
+
+    def _latest(self, exchange: Exchange, stream: LiveStream) -> None:
+        snapshot = stream.snapshot
+        if snapshot is None:
+            raise SnapshotNotFound
+        path = exchange.request.target.partition(b"?")[0].decode("latin-1")
+        location = f"{path.rstrip('/')}/{offsets.show(snapshot.offset)}"
+        exchange.empty(307, [("Location", location), *_facts(stream, snapshot), ("Cache-Control", "no-store")])
+
+    @staticmethod
+    def _visible(stream: LiveStream, offset: int) -> Snapshot:
+        snapshot = stream.snapshot
+        if snapshot is None or snapshot.offset != offset:
+            raise SnapshotNotFound
+        return snapshot
+
+    async def _read(self, exchange: Exchange, stream: LiveStream, snapshot: Snapshot) -> None:
+        body = await self._blob(snapshot)
+        headers = [("Content-Type", snapshot.content_type), *_facts(stream, snapshot), ("Cache-Control", "no-store")]
+        self._answer(exchange, headers, len(body), iter((body,)))
+
+    async def _blob(self, snapshot: Snapshot) -> bytes:
+        try:
+            return await asyncio.to_thread(self._blobs.get, snapshot.blob)
+        except KeyError:
+            # Superseded while it was being read.
+            raise SnapshotNotFound from None
+
+    async def _bootstrap(self, exchange: Exchange, stream: LiveStream) -> None:
+        while True:
+            snapshot = stream.snapshot
+            body = b"" if snapshot is None else await self._blob(snapshot)
+            if stream.snapshot is snapshot:
+                break  # otherwise a newer one was published meanwhile, and what it covers may be gone
+        part = plan(stream, stream.earliest, BOOTSTRAP_BYTES_MAX)
+        boundary = f"headwater-{self._rng.token(12).hex()}"
+        media = "application/octet-stream" if snapshot is None else snapshot.content_type
+        first = _part_head(boundary, media, first=True)
+        between = _part_head(boundary, stream.content_type, first=False)
+        last = f"\r\n--{boundary}--\r\n".encode()
+        size = len(first) + len(body) + len(last) + len(between) * len(part.payloads) + part.end - part.start
+        headers = [
+            ("Content-Type", f"multipart/mixed; boundary={boundary}"),
+            ("Stream-Snapshot-Offset", "-1" if snapshot is None else offsets.show(snapshot.offset)),
+            ("Stream-Next-Offset", offsets.show(part.end)),
+            ("Stream-Up-To-Date", "true" if part.up_to_date else "false"),
+            ("Cache-Control", "no-store"),
+        ]
+        if part.closed:
+            headers.append(("Stream-Closed", "true"))
+
+        def parts() -> Iterator[bytes]:
+            yield first + body
+            at, payloads = 0, part.payloads
+            while at < len(payloads):
+                gathered: list[bytes] = []
+                held = 0
+                while at < len(payloads) and held < SLICE_BYTES:
+                    gathered += (between, payloads[at])
+                    held += len(between) + len(payloads[at])
+                    at += 1
+                yield b"".join(gathered)
+            yield last
+
+        self._answer(exchange, headers, size, parts())
+
+    @staticmethod
+    def _answer(exchange: Exchange, headers: list[tuple[str, str]], size: int, parts: Iterator[bytes]) -> None:
+        request = exchange.request
+        head = exchange.responder.head(200, headers, size, request.keep_alive)
+        if request.method == b"HEAD":
+            exchange.reply(head)
+        else:
+            BodyPump(exchange, head, parts)
+
+
+def _part_head(boundary: str, content_type: str, first: bool) -> bytes:
+    return f"{'' if first else chr(13) + chr(10)}--{boundary}\r\nContent-Type: {content_type}\r\n\r\n".encode()
+
+
+def _facts(stream: LiveStream, snapshot: Snapshot) -> list[tuple[str, str]]:
+    """Spec 2.5. `Stream-Next-Offset` is where reading goes on behind the snapshot."""
+    current = stream.visible == snapshot.offset
+    facts = [
+        ("Stream-Snapshot-Offset", offsets.show(snapshot.offset)),
+        ("Stream-Next-Offset", offsets.show(snapshot.offset)),
+        ("Stream-Up-To-Date", "true" if current else "false"),
+    ]
+    if current and stream.closed_visible:
+        facts.append(("Stream-Closed", "true"))
+    return facts

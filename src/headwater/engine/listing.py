@@ -1,0 +1,99 @@
+"""Pages of a bucket's streams: the catalog's rows, corrected by what happened since the last checkpoint.
+
+Owns that merge. Never loads a stream.
+"""
+
+from __future__ import annotations
+
+from heapq import nsmallest
+
+import msgspec
+
+from headwater.engine.live import UNBORN, LiveStream
+from headwater.engine.shelf import Shelf
+from headwater.model.names import stream_of
+from headwater.model.row import StreamRow
+
+_LAST = "\U0010ffff"
+
+
+class Listed(msgspec.Struct, frozen=True):
+    stream_id: str
+    status: str
+    content_type: str
+    tail_offset: int
+    earliest_offset: int
+    created_at_ms: int
+    last_write_at_ms: int
+    records: int
+    followers: int
+
+
+class Page(msgspec.Struct, frozen=True):
+    streams: list[Listed]
+    has_more: bool
+
+
+def page(shelf: Shelf, bucket: str, prefix: str, after: str, limit: int, now_ms: int) -> Page:
+    """The `limit` streams of the bucket that follow `after`, in bytewise order of their ids.
+
+    Costs a range of the catalog's index, and a walk over the streams created since the last checkpoint; not a walk over
+    the bucket.
+    """
+    low = f"{bucket}/{max(after, prefix)}" if after >= prefix else f"{bucket}/{prefix}"
+    exact = after < prefix or not after  # `low` itself may be a stream: the range of the catalog is exclusive
+    high = f"{bucket}/{prefix}{_LAST}"
+    rows: dict[str, StreamRow | LiveStream] = {}
+    wanted = limit + 1
+    start = low
+    if exact and (row := shelf.catalog.load(low)) is not None:
+        rows[low] = row
+    while True:
+        part = shelf.catalog.page(start, high, wanted)
+        for row in part:
+            rows[row.key] = row
+        shown = _visible(shelf, rows, now_ms)
+        if len(part) < wanted or len(shown) >= wanted:
+            break
+        start = part[-1].key
+    fresh = {
+        key: stream
+        for key, stream in shelf.unlisted.items()
+        if (low < key or (exact and key == low)) and key.startswith(f"{bucket}/{prefix}")
+    }
+    shown.update(_visible(shelf, dict(fresh), now_ms))
+    keys = nsmallest(wanted, shown, key=str.encode)
+    listed = [_listed(shown[key]) for key in keys[:limit]]
+    return Page(listed, len(keys) > limit)
+
+
+def _visible(
+    shelf: Shelf, rows: dict[str, StreamRow | LiveStream], now_ms: int
+) -> dict[str, StreamRow | LiveStream]:
+    """The rows that are streams to a reader, each as its live self where it is loaded."""
+    shown: dict[str, StreamRow | LiveStream] = {}
+    for key, row in rows.items():
+        live = shelf.streams.get(key)
+        if live is not None:
+            if live.visible != UNBORN and not live.soft_deleted and live.deadline_ms > now_ms:
+                shown[key] = live
+        elif row.sid not in shelf.removed and isinstance(row, StreamRow) and not row.soft_deleted:
+            expires_ms = row.expires_ms if row.ttl_ms is None else row.touched_ms + row.ttl_ms
+            if expires_ms is None or expires_ms > now_ms:
+                shown[key] = row
+    return shown
+
+
+def _listed(row: StreamRow | LiveStream) -> Listed:
+    live = isinstance(row, LiveStream)
+    return Listed(
+        stream_id=stream_of(row.key),
+        status="Closed" if row.closed else "Open",
+        content_type=row.content_type,
+        tail_offset=row.visible if isinstance(row, LiveStream) else row.tail,
+        earliest_offset=row.earliest,
+        created_at_ms=row.created_ms,
+        last_write_at_ms=row.last_write_ms,
+        records=row.count - row.first_seq,
+        followers=len(row.followers or ()) if live and isinstance(row, LiveStream) else 0,
+    )

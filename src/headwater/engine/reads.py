@@ -1,0 +1,109 @@
+"""Read plans: which records answer a read. Payloads by reference, nothing copied, nothing waited for.
+
+Owns what a reader may see of a stream. Never changes one.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from headwater.engine.live import LiveStream
+from headwater.errors import BadQuery, OffsetBeyondTail, OffsetGone
+from headwater.model import forks
+from headwater.model.offsets import NOW, START
+
+
+class Slice(msgspec.Struct, frozen=True):
+    """A planned read."""
+
+    stream: LiveStream
+    payloads: list[bytes]
+    start: int
+    end: int
+    up_to_date: bool
+    closed: bool
+    """True when the stream is closed and `end` is its final offset."""
+
+
+Record = tuple[int, int, bytes]
+"""(ms, n, payload)"""
+
+
+def plan(stream: LiveStream, offset: int, bytes_max: int) -> Slice:
+    """Plans a read from `offset`: at least one record when there is any, else as many as fit `bytes_max`.
+
+    Costs two bisections and a list slice, once per ancestor involved. Raises OffsetGone, OffsetBeyondTail, or BadQuery
+    between records.
+    """
+    visible = stream.visible
+    if offset == NOW:
+        offset = visible
+    elif offset == START:
+        offset = 0
+    if offset < stream.earliest:
+        raise OffsetGone(stream.earliest)
+    if offset > visible:
+        raise OffsetBeyondTail(visible)
+    if offset == visible:
+        payloads: list[bytes] = []
+        end = offset
+    elif offset >= stream.fork_at:
+        timeline = stream.timeline
+        first = timeline.index_at(offset)
+        if first is None:
+            raise _between()
+        last = timeline.index_until(min(visible, offset + bytes_max))
+        if last <= first:
+            last = first + 1
+        payloads = timeline.payloads[first:last]
+        end = timeline.ends[last - 1]
+    else:
+        payloads, end = _across(stream, offset, min(visible, offset + bytes_max))
+    at_tail = end == visible
+    return Slice(stream, payloads, offset, end, at_tail, at_tail and stream.closed_visible)
+
+
+def _across(stream: LiveStream, offset: int, until: int) -> tuple[list[bytes], int]:
+    """A read that begins in an ancestor's records."""
+    spans = forks.spans(stream, offset, until)
+    if spans is None:
+        raise _between()
+    if not spans:
+        held = forks.index_at(stream, offset)
+        if held is None:
+            raise _between()
+        timeline, index = held
+        return [timeline.payloads[index]], timeline.ends[index]
+    payloads: list[bytes] = []
+    for span in spans:
+        payloads += span.timeline.payloads[span.first : span.last]
+    return payloads, spans[-1].timeline.ends[spans[-1].last - 1]
+
+
+def _between() -> BadQuery:
+    return BadQuery("offset", "it lies inside a message; use an offset returned by this server")
+
+
+def records_from(stream: LiveStream, ms: int, n: int, count_max: int, bytes_max: int) -> list[Record]:
+    """Visible records whose id is at least `ms-n`, oldest first: at most `count_max`, the first and `bytes_max`."""
+    found: list[Record] = []
+    size = 0
+    for span in forks.spans(stream, stream.earliest, stream.visible) or []:
+        timeline = span.timeline
+        first = max(span.first, timeline.index_id(ms, n))
+        for index in range(first, span.last):
+            payload = timeline.payloads[index]
+            size += len(payload)
+            if len(found) >= count_max or (found and size > bytes_max):
+                return found
+            found.append((timeline.ms[index], timeline.n[index], payload))
+    return found
+
+
+def offset_of_id(stream: LiveStream, ms: int, n: int) -> int:
+    """Where the first visible record with an id of at least `ms-n` begins; the tail when there is none."""
+    for span in forks.spans(stream, stream.earliest, stream.visible) or []:
+        index = max(span.first, span.timeline.index_id(ms, n))
+        if index < span.last:
+            return span.timeline.begin_of(index)
+    return stream.visible

@@ -1,0 +1,196 @@
+"""The streams and buckets a group has loaded, and what changed about them since the last checkpoint.
+
+Owns loading, names, counts, fork references and the two heaps (deadlines, log floors). Never logs: the group does, and
+calls here to make an event true for more than its own stream. Recovery makes the same calls.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from heapq import heappop, heappush, heapreplace
+
+from headwater.engine.live import LiveStream
+from headwater.model import buckets as bucket_rules
+from headwater.model.buckets import Bucket
+from headwater.model.events import BucketEvent, Created, Deleted
+from headwater.model.names import bucket_of
+from headwater.model.row import BucketRow
+from headwater.model.stream import NEVER_MS, born, evolve
+from headwater.world import Catalog
+
+
+class Shelf:
+    def __init__(self, catalog: Catalog) -> None:
+        self.catalog = catalog
+        self.streams: dict[str, LiveStream] = {}
+        self.buckets: dict[str, Bucket] = {}
+        self.dirty: dict[int, LiveStream] = {}
+        """Changed since the last checkpoint, by sid."""
+        self.dirty_buckets: dict[str, Bucket] = {}
+        self.removed: dict[int, str] = {}
+        """Deleted since the last checkpoint: sid and key. Their rows may still stand in the catalog."""
+        self.unlisted: dict[str, LiveStream] = {}
+        """Created since the last checkpoint: the catalog's listing does not show them yet."""
+        self.hot_bytes = 0
+        self.blobs_discarded: deque[tuple[int, str]] = deque()
+        """Blobs that nothing refers to any more, each with the log position that has to be synced before it goes."""
+        self._deadlines: list[tuple[int, int, LiveStream]] = []
+        self._floors: list[tuple[int, int, LiveStream]] = []
+
+    # ---- finding ------------------------------------------------------------------------------------------------
+
+    def find(self, key: str) -> LiveStream | None:
+        """The stream of that name, loaded if need be; soft-deleted ones too."""
+        stream = self.streams.get(key)
+        if stream is None:
+            row = self.catalog.load(key)
+            if row is None or row.sid in self.removed:
+                return None
+            stream = LiveStream(row)
+            self.adopt(stream)
+        return stream
+
+    def adopt(self, stream: LiveStream) -> None:
+        self.streams[stream.key] = stream
+        if stream.forked is not None:
+            stream.parent = self._parent(stream.forked.sid)
+        if stream.deadline_ms != NEVER_MS and not stream.soft_deleted:
+            heappush(self._deadlines, (stream.deadline_ms, stream.sid, stream))
+
+    def _parent(self, sid: int) -> LiveStream:
+        row = self.catalog.load_sid(sid)
+        parent = None if row is None else self.find(row.key)
+        if parent is None or parent.sid != sid:
+            raise RuntimeError(f"the source of a fork, stream {sid}, is missing from the catalog")
+        return parent
+
+    def bucket(self, name: str) -> Bucket | None:
+        """The bucket of that name, existing or remembered; None when there never was one."""
+        found = self.buckets.get(name)
+        if found is None:
+            row = self.catalog.load_bucket(name)
+            if row is not None:
+                found = self.buckets[name] = Bucket(row)
+        return found
+
+    # ---- events that touch more than one thing --------------------------------------------------------------------
+
+    def create(self, event: Created, position: int, parent: LiveStream | None) -> LiveStream:
+        stream = LiveStream(born(event, position, parent))
+        stream.parent = parent
+        evolve(stream, event, position)
+        self.streams[stream.key] = stream
+        if stream.deadline_ms != NEVER_MS:
+            heappush(self._deadlines, (stream.deadline_ms, stream.sid, stream))
+        self.dirty[stream.sid] = stream
+        self.unlisted[stream.key] = stream
+        self.hold(stream, stream.tail - stream.timeline.start, position)
+        if parent is not None and position > parent.position:
+            parent.children += 1
+            self._changed(parent, position)
+        self.count(stream.key, 1, event.at_ms, position)
+        return stream
+
+    def delete(self, stream: LiveStream, event: Deleted, position: int) -> None:
+        """Takes the stream away, or leaves it soft-deleted for its forks; ancestors that only waited for it go too."""
+        was_soft = stream.soft_deleted
+        evolve(stream, event, position)
+        if not was_soft:
+            self.count(stream.key, -1, event.at_ms, position)
+        self.unlisted.pop(stream.key, None)
+        if event.soft:
+            stream.deadline_ms = NEVER_MS
+            self._changed(stream, position)
+            return
+        self._discard(stream)
+        parent = stream.parent
+        while isinstance(parent, LiveStream):
+            if position > parent.position:
+                parent.children -= 1
+                self._changed(parent, position)
+            if parent.children or not parent.soft_deleted:
+                break
+            self._discard(parent)
+            parent = parent.parent
+
+    def _discard(self, stream: LiveStream) -> None:
+        if stream.snapshot is not None:
+            self.discard_blob(stream.snapshot.blob, stream.position)
+        self.streams.pop(stream.key, None)
+        self.dirty.pop(stream.sid, None)
+        self.removed[stream.sid] = stream.key
+        self.hot_bytes -= held_bytes(stream)
+        stream.floor = 0
+
+    def _changed(self, stream: LiveStream, position: int) -> None:
+        stream.position = position
+        self.dirty[stream.sid] = stream
+
+    def change_bucket(self, event: BucketEvent, position: int) -> None:
+        bucket = self._bucket_or_new(event.name, event.at_ms)
+        bucket_rules.evolve(bucket, event, position)
+        self.dirty_buckets[bucket.name] = bucket
+
+    def count(self, key: str, by: int, at_ms: int, position: int) -> None:
+        """A stream came or went. An event that the bucket's row already counts changes nothing."""
+        bucket = self._bucket_or_new(bucket_of(key), at_ms)
+        if position > bucket.position:
+            bucket_rules.count(bucket, by, at_ms, position)
+            self.dirty_buckets[bucket.name] = bucket
+
+    def _bucket_or_new(self, name: str, at_ms: int) -> Bucket:
+        bucket = self.bucket(name)
+        if bucket is None:
+            bucket = self.buckets[name] = Bucket(BucketRow(name, 0, False, at_ms, 0))
+        return bucket
+
+    def discard_blob(self, blob: str, position: int) -> None:
+        self.blobs_discarded.append((position, blob))
+
+    # ---- what is held in memory and log ---------------------------------------------------------------------------
+
+    def hold(self, stream: LiveStream, size: int, position: int) -> None:
+        """`size` more payload bytes of the stream are only in memory and log, the oldest from before `position`."""
+        self.hot_bytes += size
+        if not stream.floor and size:
+            stream.floor = position
+            heappush(self._floors, (position, stream.sid, stream))
+
+    def released(self, stream: LiveStream, freed: int) -> None:
+        """The stream let go of its oldest `freed` bytes."""
+        self.hot_bytes -= freed
+        stream.floor = stream.timeline.positions[0] if stream.timeline.payloads else 0
+        if stream.floor:
+            heappush(self._floors, (stream.floor, stream.sid, stream))
+
+    def log_floor(self, tail: int) -> int:
+        """The log may forget what ends at or below this: everything older is deleted or kept elsewhere."""
+        heap = self._floors
+        while heap:
+            position, _, stream = heap[0]
+            if stream.floor != position:
+                heappop(heap)
+            else:
+                return position - 1
+        return tail
+
+    def due(self, now_ms: int, count_max: int) -> list[LiveStream]:
+        """Streams whose deadline has passed, `count_max` at most. Cost: logarithmic in those that have one."""
+        heap = self._deadlines
+        found: list[LiveStream] = []
+        while heap and heap[0][0] <= now_ms and len(found) < count_max:
+            _, sid, stream = heap[0]
+            if self.streams.get(stream.key) is not stream or stream.soft_deleted:
+                heappop(heap)
+            elif stream.deadline_ms > now_ms:
+                heapreplace(heap, (stream.deadline_ms, sid, stream))
+            else:
+                heappop(heap)
+                found.append(stream)
+        return found
+
+
+def held_bytes(stream: LiveStream) -> int:
+    """Payload bytes of the stream's own records in memory."""
+    timeline = stream.timeline
+    return timeline.ends[-1] - timeline.start if timeline.payloads else 0

@@ -1,0 +1,1 @@
+"""The lake: what is settled, in an object store. Never knows about requests or the log."""
