@@ -11,7 +11,6 @@ import asyncio
 import cProfile
 import fcntl
 import gc
-import os
 import resource
 import signal
 import sys
@@ -61,13 +60,12 @@ def serve(settings: Settings) -> int:
     """Runs a node until SIGTERM or SIGINT; returns the process's exit code."""
     logging.set_up(settings.log_level, settings.log_format)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    profile = os.environ.get("HEADWATER_PROFILE")
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            if profile:
+            if settings.profile != "off":
                 with cProfile.Profile() as profiler:
                     runner.run(_run(settings))
-                profiler.dump_stats(profile)
+                profiler.dump_stats(settings.profile)
             else:
                 runner.run(_run(settings))
     except (CannotStart, LogCorrupt, LogContradiction, CatalogMismatch, BadEntry) as error:

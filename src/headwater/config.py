@@ -130,6 +130,7 @@ class Settings:
     )
 
     body_bytes_max: int = _size(HTTP, 64 * MIB, KIB, 4 * GIB, "Longest request body; a longer one is answered 413.")
+    snapshot_bytes_max: int = _size(HTTP, 128 * MIB, KIB, 4 * GIB, "Longest snapshot; a longer one is answered 413.")
     head_bytes_max: int = _size(HTTP, 32 * KIB, KIB, MIB, "Longest request line and headers together.")
     header_count_max: int = _whole(HTTP, 100, 8, 10_000, "Most headers in one request.")
     head_timeout_ms: int = _whole(HTTP, 10_000, 10, HOUR_MS, "Time for the head of a request to arrive.")
@@ -170,6 +171,8 @@ class Settings:
         ("auto", "text", "json"),
         "Form of log lines; auto is text on a terminal and json elsewhere.",
     )
+
+    profile: str = _row(LOGGING, "path", "off", "File for a profile of the event loop, written on shutdown; it slows all.")
 
     @property
     def listen_address(self) -> tuple[str, int]:

@@ -1,7 +1,9 @@
 """Small zero-filled slabs for the logs of these tests: 4 MiB for every file would be all that they do.
-Owns nothing else."""
+And a disk without syncs, for those that tear a log a thousand times. Owns nothing else."""
 
 from __future__ import annotations
+
+import os
 
 import pytest
 
@@ -12,3 +14,10 @@ from headwater.log import wal
 def _small_slabs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wal, "_SLAB_BYTES", 16 << 10)
     monkeypatch.setattr(wal, "_ZEROS", bytes(4 << 10))
+
+
+@pytest.fixture
+def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Syncs that do nothing: bytes are as good as written for whoever reads them back in the same process."""
+    monkeypatch.setattr(os, "fsync", lambda fd: None)
+    monkeypatch.setattr(os, "fdatasync", lambda fd: None)

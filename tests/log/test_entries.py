@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -9,8 +11,21 @@ from hypothesis import strategies as st
 from headwater.log import entries, frames
 from headwater.log.entries import BadEntry
 from headwater.log.frames import Frame
-from headwater.model.commands import Durability, Producer
-from headwater.model.events import Appended, Created, Deleted, Event, Touched
+from headwater.model.commands import Durability, Producer, Retention
+from headwater.model.events import (
+    Appended,
+    BucketCreated,
+    BucketDeleted,
+    ColdEvent,
+    Created,
+    Deleted,
+    Event,
+    Forked,
+    Noted,
+    SnapshotPublished,
+    Touched,
+    Trimmed,
+)
 from headwater.model.producers import NUMBER_MAX
 
 u64 = st.integers(0, (1 << 64) - 1)
@@ -40,15 +55,38 @@ def appends(draw: st.DrawFn) -> Appended:
     )
 
 
-optional_ms = st.none() | u64
-events = st.one_of(
-    appends(),
-    st.builds(
-        Created, texts, sids, texts, u64, st.sampled_from(Durability), records, optional_ms, optional_ms, st.booleans()
+optional = st.none() | u64
+cold = {
+    Created: st.builds(
+        Created,
+        key=texts,
+        sid=sids,
+        content_type=texts,
+        at_ms=u64,
+        durability=st.sampled_from(Durability),
+        records=records,
+        ttl_ms=optional,
+        expires_ms=optional,
+        closed=st.booleans(),
+        retention=st.none() | st.builds(Retention, optional, optional, optional),
+        forked=st.none() | st.builds(Forked, sids, u64, u64, u64, u64, optional, u64),
     ),
-    st.builds(Deleted, sids, u64, st.booleans()),
-    st.builds(Touched, sids, u64),
-)
+    Deleted: st.builds(Deleted, sid=sids, key=texts, at_ms=u64, expired=st.booleans(), soft=st.booleans()),
+    Touched: st.builds(Touched, sid=sids, at_ms=u64),
+    Trimmed: st.builds(Trimmed, sid=sids, earliest=u64, at_ms=u64),
+    SnapshotPublished: st.builds(
+        SnapshotPublished, sid=sids, offset=u64, content_type=texts, blob=texts, size=u64, at_ms=u64
+    ),
+    BucketCreated: st.builds(BucketCreated, name=texts, at_ms=u64),
+    BucketDeleted: st.builds(BucketDeleted, name=texts, at_ms=u64),
+    Noted: st.builds(Noted, domain=texts, body=st.binary(max_size=50), at_ms=u64),
+}
+events = st.one_of(appends(), *cold.values())
+
+
+def test_every_kind_of_event_that_can_be_logged_is_tried_here() -> None:
+    assert set(cold) == set(get_args(ColdEvent))
+    assert {*cold, Appended} == {kind for part in get_args(Event) for kind in (get_args(part) or (part,))}
 
 
 def written(event: Event, position: int) -> bytes:
@@ -113,7 +151,7 @@ def test_a_body_that_is_no_entry_is_named_as_such_with_its_position(kind: int, b
         assert "1234" in str(error)
     else:
         assert kind in (frames.KIND_APPENDED, frames.KIND_COLD)
-        assert isinstance(event, Appended | Created | Deleted | Touched)
+        assert isinstance(event, (Appended, *cold))
         if isinstance(event, Appended):
             assert event.end - event.start == len(b"".join(event.records))
 

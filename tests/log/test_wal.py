@@ -13,7 +13,7 @@ import pytest
 
 from headwater.log import frames, wal
 from headwater.log.wal import Wal
-from headwater.model.events import Deleted
+from headwater.model.events import Touched
 from tests.log import appended, frames_in, log_files, numbered, opened, read_back
 
 NEVER_MS = 600_000
@@ -319,9 +319,9 @@ def test_trimming_never_takes_the_file_that_is_written_to(tmp_path: Path) -> Non
         async with opened(tmp_path, 512) as log:
             await log.put(*numbered(30))
             log.wal.trim(1 << 60)
-            await log.put(Deleted(1, 5))
+            await log.put(Touched(1, 5))
         assert len(log_files(tmp_path)) == 1
-        assert read_back(tmp_path)[-1] == Deleted(1, 5)
+        assert read_back(tmp_path)[-1] == Touched(1, 5)
 
     asyncio.run(body())
 

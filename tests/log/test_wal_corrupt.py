@@ -64,6 +64,7 @@ def test_every_flipped_bit_below_a_later_mark_is_reported_with_its_position(tmp_
     assert read_back(tmp_path) == [appended(b"one"), appended(b"two"), appended(b"three")]
 
 
+@pytest.mark.usefixtures("quick_disk")
 def test_a_flipped_bit_in_the_last_mark_costs_nothing(tmp_path: Path) -> None:
     make_log(tmp_path, [[appended(b"one"), appended(b"two")]])
     path = log_files(tmp_path)[0]

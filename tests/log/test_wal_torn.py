@@ -64,6 +64,7 @@ TAILS = {
 }
 
 
+@pytest.mark.usefixtures("quick_disk")
 @pytest.mark.parametrize("tail", TAILS)
 @pytest.mark.parametrize("file_bytes", [FILE_BYTES, 512])
 def test_a_tail_torn_at_any_byte_leaves_exactly_the_whole_frames_before_it(
@@ -73,9 +74,9 @@ def test_a_tail_torn_at_any_byte_leaves_exactly_the_whole_frames_before_it(
     last = [appended(b"one"), appended(b"two", producer=Producer("p", 1, 2)), appended(b"three")]
     make_log(source, [numbered(12), last], file_bytes)
     original = Original(source)
-    assert len(original.frames) >= 5
+    assert len(original.frames) >= 4
     target = tmp_path / "torn"
-    for at in range(original.frames[-5].position - original.base, original.end + 1):
+    for at in range(original.frames[-4].position - original.base, original.end + 1):
         damaged = original.data[:at] + TAILS[tail](original.data[at:])
         directory = target / str(at)
         directory.mkdir(parents=True)
@@ -97,6 +98,7 @@ def test_a_tail_torn_at_any_byte_leaves_exactly_the_whole_frames_before_it(
             assert kept == []
 
 
+@pytest.mark.usefixtures("quick_disk")
 def test_a_log_torn_at_any_byte_takes_new_events_and_gives_them_back(tmp_path: Path) -> None:
     source = tmp_path / "source"
     make_log(source, [numbered(3), [appended(b"one"), appended(b"two")]])

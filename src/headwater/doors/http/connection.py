@@ -131,7 +131,11 @@ class Connection(asyncio.Protocol):
         self._server = server
         self.responder = server.responder
         self._parser = RequestParser(
-            settings.head_bytes_max, settings.header_count_max, settings.body_bytes_max, server.heads
+            settings.head_bytes_max,
+            settings.header_count_max,
+            settings.body_bytes_max,
+            settings.snapshot_bytes_max,
+            server.heads,
         )
         self._transport: asyncio.Transport | None = None
         self._closing = False

@@ -73,6 +73,7 @@ class RequestParser:
 
     __slots__ = (
         "_body",
+        "_body_limit",
         "_body_max",
         "_body_size",
         "_failure",
@@ -84,18 +85,25 @@ class RequestParser:
         "_out",
         "_parser",
         "_request",
+        "_snapshot_max",
         "_target",
         "body_expected",
         "state",
     )
 
     def __init__(
-        self, head_bytes_max: int, header_count_max: int, body_bytes_max: int, heads: Heads | None = None
+        self,
+        head_bytes_max: int,
+        header_count_max: int,
+        body_bytes_max: int,
+        snapshot_bytes_max: int,
+        heads: Heads | None = None,
     ) -> None:
         self._heads = Heads() if heads is None else heads
         self._head_max = head_bytes_max
         self._headers_max = header_count_max
-        self._body_max = body_bytes_max
+        self._body_max = self._body_limit = body_bytes_max
+        self._snapshot_max = snapshot_bytes_max
         self._parser = httptools.HttpRequestParser(self)
         self._out: list[Parsed] = []
         self._headers: dict[bytes, bytes] = {}
@@ -178,8 +186,11 @@ class RequestParser:
         self.state = BODY
         length = headers.get(b"content-length")
         self.body_expected = int(length) if length else 0
-        if self.body_expected > self._body_max:
-            self._fail(BodyTooLarge(self._body_max))
+        # Snapshots have a limit of their own, and it has to be known before the body arrives.
+        limit = self._snapshot_max if b"/snapshot/" in self._target else self._body_max
+        self._body_limit = limit
+        if self.body_expected > limit:
+            self._fail(BodyTooLarge(limit))
         if version != "1.1":
             if version != "1.0":
                 self._fail(VersionNotSupported())
@@ -193,8 +204,8 @@ class RequestParser:
 
     def on_body(self, body: bytes) -> None:
         self._body_size += len(body)
-        if self._body_size > self._body_max:
-            self._fail(BodyTooLarge(self._body_max))
+        if self._body_size > self._body_limit:
+            self._fail(BodyTooLarge(self._body_limit))
         if self._failure is None:
             self._body.append(body)
 
