@@ -172,7 +172,7 @@ class Settings:
         "Form of log lines; auto is text on a terminal and json elsewhere.",
     )
 
-    profile: str = _row(LOGGING, "path", "off", "File for a profile of the event loop, written on shutdown; it slows all.")
+    profile: str = _row(LOGGING, "path", "off", "File for a profile of the event loop, written on shutdown.")
 
     @property
     def listen_address(self) -> tuple[str, int]:

@@ -31,6 +31,16 @@ _READ_QUERY = ("offset", "live", "cursor", "max_bytes")
 ALLOWED = "GET, HEAD, PUT, POST, DELETE, OPTIONS"
 
 
+class PlainAppend:
+    """What a head that asks for nothing but an append comes down to."""
+
+    __slots__ = ("key", "media")
+
+    def __init__(self, key: str, media: str) -> None:
+        self.key = key
+        self.media = media
+
+
 class DurableStreams:
     """Handles one stream's requests. Counters are plain ints: `observe` exports them."""
 
@@ -96,6 +106,10 @@ class DurableStreams:
         if b"stream-seq" in headers:
             stream_seq = parse.text("Stream-Seq", headers[b"stream-seq"], settings.stream_seq_bytes_max)
         if_match = headers.get(b"if-match")
+        known = request.known
+        plain = producer is None and stream_seq is None and if_match is None and not close
+        if known is not None and content_type is not None and plain:
+            known.memo = PlainAppend(key, content_type)
         exchange.then = self._appended
         self._group.submit(
             key,
@@ -109,6 +123,19 @@ class DurableStreams:
             ),
             exchange,
         )
+
+    def append_again(self, exchange: Exchange, memo: object) -> bool:
+        """An append whose head was judged before: only its body is new. False when `memo` says nothing of the kind.
+
+        Skips routing and a dozen header look-ups: 0.9 µs of an append (`make bench ONLY=B12`).
+        """
+        if type(memo) is not PlainAppend:
+            return False
+        body = exchange.request.body
+        records = json_mode.messages(body) if memo.media == json_mode.JSON else [body]
+        exchange.then = self._appended
+        self._group.submit(memo.key, Append(records, memo.media), exchange)
+        return True
 
     def _content_type(self, raw: bytes) -> str:
         found = parse.content_type(raw, self._settings.content_type_bytes_max)

@@ -65,6 +65,8 @@ class Routes:
     def handle(self, exchange: Exchange) -> None:
         """Starts the request. Raises Failure when it is refused at once."""
         request = exchange.request
+        if request.known is not None and self._streams.append_again(exchange, request.known.memo):
+            return
         target = request.target
         key = self._keys.get(target)
         if key is not None and request.method != b"PUT" and request.method != b"OPTIONS":

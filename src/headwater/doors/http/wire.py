@@ -20,7 +20,7 @@ from headwater.errors import (
 class Request:
     """One complete request. Header names are lower case; the last of a repeated header counts."""
 
-    __slots__ = ("body", "headers", "keep_alive", "method", "target", "version")
+    __slots__ = ("body", "headers", "keep_alive", "known", "method", "target", "version")
 
     def __init__(self, method: bytes, target: bytes, headers: dict[bytes, bytes], version: str) -> None:
         self.method = method
@@ -29,6 +29,19 @@ class Request:
         self.version = version
         self.body = b""
         self.keep_alive = True
+        self.known: KnownHead | None = None
+        """Set when the head was seen before."""
+
+
+class KnownHead:
+    """A head that was parsed before, and what a handler wants to remember about every request that begins with it."""
+
+    __slots__ = ("body_size", "memo", "request")
+
+    def __init__(self, request: Request, body_size: int) -> None:
+        self.request = request
+        self.body_size = body_size
+        self.memo: object = None
 
 
 class Continue:
@@ -51,7 +64,7 @@ class Heads:
 
     def __init__(self, count_max: int = 1024) -> None:
         self._count_max = count_max
-        self.known: dict[bytes, tuple[Request, int]] = {}
+        self.known: dict[bytes, KnownHead] = {}
 
     def learn(self, data: bytes, request: Request) -> None:
         """Remembers the head of `data` if `data` is exactly one plain request that keeps its connection alive."""
@@ -61,11 +74,12 @@ class Heads:
         if b"producer-seq" in headers or b"stream-seq" in headers:
             return  # these change with every request
         size = len(request.body)
+        like = Request(request.method, request.target, headers, request.version)
         head = data[: len(data) - size]
         if head.find(b"\r\n\r\n") == len(head) - 4:
             if len(self.known) >= self._count_max:
                 self.known.clear()
-            self.known[head] = (Request(request.method, request.target, headers, request.version), size)
+            self.known[head] = KnownHead(like, size)
 
 
 class RequestParser:
@@ -126,10 +140,11 @@ class RequestParser:
         if fresh and self._failure is None:
             at = data.find(b"\r\n\r\n") + 4
             known = self._heads.known.get(data[:at])
-            if known is not None and len(data) == at + known[1]:
-                like = known[0]
+            if known is not None and len(data) == at + known.body_size:
+                like = known.request
                 request = Request(like.method, like.target, like.headers, like.version)
                 request.body = data[at:]
+                request.known = known
                 return [request]
         out: list[Parsed] = []
         self._out = out
