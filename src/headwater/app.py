@@ -29,6 +29,7 @@ from headwater.doors.http.respond import Responder
 from headwater.doors.http.routes import Routes
 from headwater.doors.http.server import HttpServer
 from headwater.doors.http.snapshots import Snapshots
+from headwater.doors.http.tail import Tails
 from headwater.engine.group import Group
 from headwater.engine.recovery import LogContradiction, recover
 from headwater.engine.upkeep import Upkeep
@@ -131,6 +132,7 @@ class Node:
         routes = Routes(
             settings, streams, Buckets(group), Snapshots(group, blobs, settings, rng), Batches(group, settings)
         )
+        routes.call("/__headwater/tail", Tails(group, settings).handle)
         http = self._http = HttpServer(settings, routes, responder)
         _pages(routes, http, streams, group, self._upkeep)
         host, port = settings.listen_address

@@ -97,7 +97,7 @@ def create(stream: SlowStream | None, command: Create, now_ms: int, sid: int) ->
     if stream is not None:
         same = (
             not command.exclusive
-            and content_type == stream.content_type
+            and plain(content_type) == plain(stream.content_type)
             and (command.ttl_ms, command.expires_ms) == (stream.ttl_ms, stream.expires_ms)
             and command.closed == stream.closed
             and command.durability in (None, stream.durability)
@@ -125,7 +125,7 @@ def append(stream: SlowStream | None, command: Append, etag: str, now_ms: int) -
         if retried or close_again:
             return "same", {"end": stream.tail, "closed": True, "producer": sent}
         return refused("stream_closed", next_offset=stream.tail)
-    if command.content_type not in (None, stream.content_type):
+    if command.content_type not in (None, plain(stream.content_type)):
         return refused("content_type_mismatch", expected=stream.content_type, received=command.content_type)
     forgets_before_ms = 0
     if sent is not None:
@@ -175,6 +175,11 @@ def judge_producer(stream: SlowStream, sent: tuple[str, int, int], now_ms: int) 
     if seq > highest + 1:
         return refused("producer_seq_conflict", expected=highest + 1, received=seq)
     return 0
+
+
+def plain(content_type: str) -> str:
+    """A content type without its parameters and its letters' case, which do not tell two apart."""
+    return content_type.split(";")[0].strip().lower()
 
 
 def refused(code: str, **facts: Any) -> Answer:

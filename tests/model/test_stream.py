@@ -238,7 +238,7 @@ def test_the_event_of_a_deletion_leaves_the_state_to_whoever_drops_it() -> None:
     subject = Subject()
     subject.post()
     before = subject.stream.row()
-    evolve(subject.stream, Deleted(7, 2_000), 500)
+    evolve(subject.stream, Deleted(7, KEY, 2_000), 500)
     after = subject.stream.row()
     assert after.position == 500
     assert (after.tail, after.count, after.closed) == (before.tail, before.count, before.closed)

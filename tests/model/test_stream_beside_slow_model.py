@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from headwater.errors import Failure, row
 from headwater.log import entries, frames
 from headwater.model.commands import Append, Create, Delete, Durability, Producer
-from headwater.model.events import Appended, Created, Deleted, Event
+from headwater.model.events import Appended, Created, Deleted, StreamEvent
 from headwater.model.row import StreamRow
 from headwater.model.stream import Limits, Stream, Unchanged, born, decide, evolve
 from tests.model import slow
@@ -21,7 +21,7 @@ from tests.model.slow import Answer, SlowStream
 KEY = "_default/s"
 LIMITS = Limits(producers_max=slow.PRODUCERS_MAX, producer_idle_ms=slow.PRODUCER_IDLE_MS)
 NOW_MS = 1_000_000
-TYPES = ("text/plain", "text/plain", "application/json", None)
+TYPES = ("text/plain", "Text/Plain; charset=utf-8", "application/json", None)
 
 EVERY_OUTCOME = {
     *("created", "appended", "deleted", "same"),
@@ -106,7 +106,14 @@ def command_for(step: Put | Post | Remove, stream: SlowStream | None, etag: str)
     if isinstance(step, Put):
         ttl_ms, expires_ms = step.expiry
         return Create(
-            KEY, step.content_type, step.records, ttl_ms, expires_ms, step.closed, step.durability, step.exclusive
+            key=KEY,
+            content_type=step.content_type,
+            records=step.records,
+            ttl_ms=ttl_ms,
+            expires_ms=expires_ms,
+            closed=step.closed,
+            durability=step.durability,
+            exclusive=step.exclusive,
         )
     producer = None
     if step.producer is not None:
@@ -129,7 +136,7 @@ def command_for(step: Put | Post | Remove, stream: SlowStream | None, etag: str)
 # ---- both models as the same kind of answer ----------------------------------------------------------------------
 
 
-def answer_of(outcome: Event | Unchanged | Failure) -> Answer:
+def answer_of(outcome: StreamEvent | Unchanged | Failure) -> Answer:
     if isinstance(outcome, Failure):
         facts = {name: value for name, value in vars(outcome).items() if name != "what"}
         return "refused", {"code": row(outcome).code, **facts}
@@ -145,6 +152,7 @@ def answer_of(outcome: Event | Unchanged | Failure) -> Answer:
     if isinstance(outcome, Created):
         end = len(b"".join(outcome.records))
         return "created", {"sid": outcome.sid, "end": end, "closed": outcome.closed}
+    assert isinstance(outcome, Deleted) and not outcome.soft
     return "deleted", {"sid": outcome.sid}
 
 
@@ -217,10 +225,10 @@ class Fast:
         self.twin: Stream | None = None
         self.position = 0
 
-    def run(self, command: Create | Append | Delete, now_ms: int, sid: int) -> Event | Unchanged | Failure:
+    def run(self, command: Create | Append | Delete, now_ms: int, sid: int) -> StreamEvent | Unchanged | Failure:
         before = None if self.stream is None else contents(self.stream)
         try:
-            outcome: Event | Unchanged | Failure = decide(self.stream, command, now_ms, sid, LIMITS)
+            outcome: StreamEvent | Unchanged | Failure = decide(self.stream, command, now_ms, sid, LIMITS)
         except Failure as failure:
             outcome = failure
         # Deciding changes nothing, whatever it decides.
@@ -232,11 +240,13 @@ class Fast:
             assert frame is not None and frame.end - frame.position == size
             self.position += size
             self.stream = happen(self.stream, outcome, self.position)
-            self.twin = happen(self.twin, entries.decode(frame), self.position)
+            read_back = entries.decode(frame)
+            assert isinstance(read_back, StreamEvent)
+            self.twin = happen(self.twin, read_back, self.position)
         return outcome
 
 
-def happen(stream: Stream | None, event: Event, position: int) -> Stream | None:
+def happen(stream: Stream | None, event: StreamEvent, position: int) -> Stream | None:
     if isinstance(event, Created):
         stream = Stream(born(event, position))
     assert stream is not None

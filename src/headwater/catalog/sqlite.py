@@ -88,11 +88,11 @@ class SqliteCatalog:
             )
             db.executemany(
                 "insert into buckets (name, row) values (?, ?) on conflict (name) do update set row = excluded.row",
-                ((row.name, _encode(row)) for row in change.buckets if row.explicit or row.count),
+                ((row.name, _encode(row)) for row in change.buckets if not _forgettable(row, change)),
             )
             db.executemany(
                 "delete from buckets where name = ?",
-                ((row.name,) for row in change.buckets if not row.explicit and not row.count),
+                ((row.name,) for row in change.buckets if _forgettable(row, change)),
             )
             db.executemany(
                 "delete from things where domain = ? and name = ?",
@@ -114,6 +114,11 @@ class SqliteCatalog:
     def close(self) -> None:
         self._reader.close()
         self._writer.close()
+
+
+def _forgettable(row: BucketRow, change: Change) -> bool:
+    """An empty bucket needs no row, unless the row tells of events that a recovery will meet again."""
+    return not row.explicit and not row.count and row.position <= change.position
 
 
 def _connect(path: Path | None) -> sqlite3.Connection:

@@ -43,6 +43,8 @@ async def checkpoint(group: Group) -> int:
     removed = dict(shelf.removed)
     listed = dict(shelf.unlisted)
     position = group.log.tail
+    # Not later: what is let go of meanwhile may still have to be found again, until its end is durable.
+    floor = min(position, group.log_floor())
     if not dirty and not removed and not dirty_buckets and not any(things.values()):
         return 0
     try:
@@ -80,5 +82,5 @@ async def checkpoint(group: Group) -> int:
     for key, stream in listed.items():
         if shelf.unlisted.get(key) is stream:
             del shelf.unlisted[key]
-    group.log.trim(min(position, group.log_floor()))
+    group.log.trim(floor)
     return len(change.rows) + len(change.gone) + len(change.buckets) + len(change.things)

@@ -63,7 +63,7 @@ class Group:
         self.catalog = catalog
         self.clock = clock
         self.shelf = Shelf(catalog)
-        self.observer: Observer | None = None
+        self.observers: list[Observer] = []
         self.domains: dict[str, Domain] = {}
         self.appends_count = 0
         self.next_sid = max(catalog.next_sid, 1)
@@ -74,12 +74,22 @@ class Group:
         self._disk_acks: deque[_Entry] = deque()
         self._sync_target = 0
         """Position after the newest event that has to be synced."""
+        self._disk_target = 0
+        """Position after the newest event that has to be written."""
         self._commit_due = False
         self._told_failure = False
         self._unsettled: dict[str, int] = {}
         """Keys whose creation or deletion is not durable yet, with its position: readers wait for it."""
         self._policed: dict[int, LiveStream] = {}
         """Streams with a retention policy that grew since it was last applied."""
+
+    @property
+    def observer(self) -> Observer | None:
+        return self.observers[0] if self.observers else None
+
+    @observer.setter
+    def observer(self, observer: Observer) -> None:
+        self.observers.insert(0, observer)
 
     # ---- writing ------------------------------------------------------------------------------------------------
 
@@ -101,14 +111,14 @@ class Group:
             if self.shelf.hot_bytes > self._hot_bytes_max and (type(event) is Appended or type(event) is Created):
                 raise Overloaded("too much data waits in memory")
         except Failure as failure:
-            self._answer(waiter, failure)
+            self._answer(waiter, failure, stream)
             return
         if type(event) is Appended and stream is not None:
             self._append(stream, event, waiter)
         elif type(event) is Unchanged:
-            if stream is not None:
-                stream.touch(now_ms)
-            self._answer(waiter, event)
+            if stream is not None and stream.ttl_ms is not None:
+                self._touch(stream, now_ms)
+            self._answer(waiter, event, stream)
         elif type(event) is Created:
             self.next_sid = event.sid + 1
             # A creation is synced whatever the stream's class: a name is never promised and then forgotten.
@@ -130,7 +140,7 @@ class Group:
                 raise LogUnavailable(self.log.failure)
             event = bucket_rules.decide(self.shelf.bucket(command.name), command, self.clock.now_ms())
         except Failure as failure:
-            self._answer(waiter, failure)
+            self._answer(waiter, failure, None)
             return
         position = self._sync_target = self.log.add(event, True)
         self.shelf.change_bucket(event, position)
@@ -178,6 +188,7 @@ class Group:
                     self._schedule(self._commit)
                 return
         elif durability == 1 and position > log.written:
+            self._disk_target = position
             self._disk_acks.append((position, waiter, event, stream))
             self._want_commit()
             return
@@ -226,12 +237,18 @@ class Group:
         self._sync_acks.append((position, waiter, event, stream))
         self._want_commit()
 
-    def _answer(self, waiter: Waiter, outcome: Unchanged | Failure) -> None:
-        """An outcome that changed nothing still waits for the writes it was judged by."""
-        if self._sync_target <= self.log.synced or self.log.failure is not None:
+    def _answer(self, waiter: Waiter, outcome: Unchanged | Failure, stream: LiveStream | None) -> None:
+        """An outcome that changed nothing still waits for the writes it was judged by, as far as their class goes."""
+        log = self.log
+        disk_target = self._disk_target if stream is not None and stream.durability == 1 else 0
+        if self._sync_target <= log.synced and disk_target <= log.written:
             waiter.resolve(outcome)
+        elif log.failure is not None:
+            waiter.resolve(LogUnavailable(log.failure))
+        elif self._sync_target <= log.synced:
+            self._disk_acks.append((disk_target, waiter, outcome, None))
         else:
-            self._sync_acks.append((self._sync_target, waiter, outcome, None))
+            self._sync_acks.append((max(self._sync_target, disk_target), waiter, outcome, None))
 
     def barrier(self, waiter: Waiter) -> None:
         """Resolves `waiter` once everything logged so far is synced, whatever its class."""
@@ -268,8 +285,9 @@ class Group:
                             stream.closed_visible = True
                         if stream.followers:
                             woken[stream.sid] = stream
-                        if self.observer is not None and outcome.records:
-                            self.observer.grown(stream, outcome.start)
+                        if outcome.records:
+                            for observer in self.observers:
+                                observer.grown(stream, outcome.start)
                     else:
                         self._unsettle(stream.key, position)
                         self._settle(stream, outcome)
@@ -278,6 +296,8 @@ class Group:
         # Followers once per pass, after every writer was answered: an event reaches them encoded once.
         for stream in woken.values():
             self._wake(stream)
+        for observer in self.observers:
+            observer.settled()
         if log.failure is not None:
             self._fail(log.failure)
 
@@ -293,21 +313,23 @@ class Group:
                 stream.closed_visible = True
             if stream.followers:
                 self._wake(stream)
-            if self.observer is not None and event.records:
-                self.observer.grown(stream, event.start)
+            if event.records:
+                for observer in self.observers:
+                    observer.grown(stream, event.start)
         elif type(event) is Created:
             # A laxer class may have shown later records already: they waited for less than the creation did.
             born = sum(map(len, event.records)) + (0 if event.forked is None else event.forked.at)
             stream.visible = max(stream.visible, born)
             stream.closed_visible = stream.closed_visible or event.closed
-            if self.observer is not None and event.records:
-                self.observer.grown(stream, 0 if event.forked is None else event.forked.at)
+            if event.records:
+                for observer in self.observers:
+                    observer.grown(stream, 0 if event.forked is None else event.forked.at)
         elif type(event) is Deleted:
             followers, stream.followers = stream.followers, None
             for follower in followers or ():
                 follower.gone(stream)
-            if self.observer is not None:
-                self.observer.deleted(stream)
+            for observer in self.observers:
+                observer.deleted(stream)
 
     def _wake(self, stream: LiveStream) -> None:
         stream.encoded = None
@@ -335,11 +357,15 @@ class Group:
         return bool(self._unsettled) and key in self._unsettled
 
     def after_settled(self, key: str, waiter: Waiter) -> None:
-        self._sync_acks.append((self._unsettled[key], waiter, Unchanged(0, False), None))
+        """Resolves `waiter` once the creation or deletion of `key` is durable; with LogUnavailable when it never is."""
+        if self.log.failure is None:
+            self._sync_acks.append((self._unsettled[key], waiter, Unchanged(0, False), None))
+        else:
+            waiter.resolve(LogUnavailable(self.log.failure))
 
     def after_pending(self, waiter: Waiter) -> None:
         """Resolves `waiter` once everything decided so far is durable; at once when it is."""
-        self._answer(waiter, Unchanged(0, False))
+        self._answer(waiter, Unchanged(0, False), None)
 
     def find(self, key: str, touch: bool) -> LiveStream:
         """The stream as readers see it. Raises StreamNotFound, StreamSoftDeleted. `touch` restarts a sliding expiry."""

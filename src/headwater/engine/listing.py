@@ -5,6 +5,7 @@ Owns that merge. Never loads a stream.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from heapq import nsmallest
 
 import msgspec
@@ -65,6 +66,22 @@ def page(shelf: Shelf, bucket: str, prefix: str, after: str, limit: int, now_ms:
     keys = nsmallest(wanted, shown, key=str.encode)
     listed = [_listed(shown[key]) for key in keys[:limit]]
     return Page(listed, len(keys) > limit)
+
+
+def keys_below(shelf: Shelf, start: str, position: int) -> Iterator[str]:
+    """Keys that begin with `start` and whose stream changed behind the log position. Walks the range of the catalog."""
+    seen: set[str] = set()
+    for key, stream in list(shelf.streams.items()):
+        if key.startswith(start):
+            seen.add(key)
+            if stream.position > position:
+                yield key
+    low, high = start, start + _LAST
+    while part := shelf.catalog.page(low, high, 1000):
+        for row in part:
+            if row.key not in seen and row.position > position:
+                yield row.key
+        low = part[-1].key
 
 
 def _visible(

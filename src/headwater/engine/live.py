@@ -35,6 +35,10 @@ class Observer(Protocol):
 
     def deleted(self, stream: LiveStream) -> None: ...
 
+    def settled(self) -> None:
+        """The log's watermarks moved, and every change they made visible has been told."""
+        ...
+
 
 class Domain(Protocol):
     """State beside the streams that lives in the same log and catalog. See `Group.note`."""

@@ -32,10 +32,10 @@ def data_event(part: Slice) -> bytes:
         body = b"".join(part.payloads)
     else:
         return b"event: data\ndata:" + b2a_base64(b"".join(part.payloads), newline=False) + b"\n\n"
-    return b"event: data\ndata:" + _lines(body) + b"\n\n"
+    return b"event: data\ndata:" + lines(body) + b"\n\n"
 
 
-def _lines(body: bytes) -> bytes:
+def lines(body: bytes) -> bytes:
     """Every line of the body behind a `data:` of its own: no payload can end or start an event."""
     if b"\r" in body:
         body = body.replace(b"\r\n", b"\n").replace(b"\r", b"\n")

@@ -1,0 +1,95 @@
+"""Many streams as one: their records in the order of the log, resumable by a single position.
+
+Owns that order. Never shows a record before everything that precedes it in the log is synced, whatever its class:
+otherwise a position could not stand for all that was seen.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from heapq import heapify, heappop, heapreplace
+from typing import NamedTuple
+
+from headwater.engine.group import Group
+from headwater.engine.live import UNBORN, LiveStream
+
+
+class Batch(NamedTuple):
+    """Records of one event of the log: they came together and are passed on together."""
+
+    stream: LiveStream
+    start: int
+    payloads: list[bytes]
+    ends: list[int]
+    position: int
+
+
+class Feed:
+    """Records of matching streams behind `position`. An Observer: `wake` is called when there may be more to take."""
+
+    def __init__(self, group: Group, position: int, matches: Callable[[str], bool], wake: Callable[[], None]) -> None:
+        self._group = group
+        self.position = position
+        self._matches = matches
+        self._wake = wake
+        self._grown: dict[int, LiveStream] = {}
+        group.observers.append(self)
+
+    def include(self, streams: Iterator[LiveStream]) -> None:
+        """Streams that may hold records from before this feed began to listen."""
+        for stream in streams:
+            if stream.position > self.position:
+                self._grown[stream.sid] = stream
+
+    def take(self) -> Iterator[Batch]:
+        """What is ready, oldest first. Stop at any time: what was not taken is offered again.
+
+        Costs a heap step per batch, over the streams that grew.
+        """
+        limit = self._group.log.synced
+        heap = [entry for stream in self._grown.values() if (entry := self._next(stream, limit)) is not None]
+        heapify(heap)
+        while heap:
+            position, _, index, stream = heap[0]
+            timeline = stream.timeline
+            last = bisect_right(timeline.positions, position, index)
+            following = self._next(stream, limit, last)
+            if following is None:
+                heappop(heap)
+            else:
+                heapreplace(heap, following)
+            self.position = position
+            start = timeline.begin_of(index)
+            yield Batch(stream, start, timeline.payloads[index:last], list(timeline.ends[index:last]), position)
+        self._grown = {sid: stream for sid, stream in self._grown.items() if self._waits(stream)}
+
+    def _next(self, stream: LiveStream, limit: int, index: int = -1) -> tuple[int, int, int, LiveStream] | None:
+        timeline = stream.timeline
+        if index < 0:
+            index = bisect_right(timeline.positions, self.position)
+        if index >= len(timeline.positions) or timeline.positions[index] > limit or stream.visible == UNBORN:
+            return None
+        return timeline.positions[index], stream.sid, index, stream
+
+    def _waits(self, stream: LiveStream) -> bool:
+        positions = stream.timeline.positions
+        return bool(positions) and positions[-1] > self.position
+
+    def close(self) -> None:
+        self._group.observers.remove(self)
+
+    # ---- as an observer -------------------------------------------------------------------------------------------
+
+    def grown(self, stream: LiveStream, start: int) -> None:
+        if self._matches(stream.key):
+            self._grown[stream.sid] = stream
+            if self._group.log.tail == self._group.log.synced:
+                self._wake()
+
+    def deleted(self, stream: LiveStream) -> None:
+        self._grown.pop(stream.sid, None)
+
+    def settled(self) -> None:
+        if self._grown:
+            self._wake()
