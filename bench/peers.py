@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -38,6 +39,8 @@ class Peer:
     mode: str
     command: Callable[[Path], list[str]]
     install: Callable[[], None] = lambda: None
+    ready: re.Pattern[str] = _READY
+    """What it has printed when it is ready; the first group is the port to load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +56,37 @@ class Server:
 def headwater(mode: str) -> Peer:
     def command(data: Path) -> list[str]:
         where = ["--memory"] if mode == MEMORY else ["--data", str(data)]
-        return [sys.executable, "-m", "headwater", "serve", "--listen", "127.0.0.1:0", *where]
+        return [sys.executable, "-m", "headwater", "serve", "--listen", "127.0.0.1:0", "--s3p", "off", *where]
 
     return Peer("headwater", mode, command)
+
+
+def headwater_s3p(mode: str) -> Peer:
+    """The same server, loaded through its S3P door."""
+
+    def command(data: Path) -> list[str]:
+        return [*headwater(mode).command(data), "--s3p", "127.0.0.1:0"]
+
+    ready = re.compile(r'"127\.0\.0\.1:(\d+)", "event": "s3p ready"(?s:.*)ready on http')
+    return Peer("headwater", mode, command, ready=ready)
+
+
+def redis() -> Peer:
+    """Redis with an append-only file that is synced before each answer; it rewrites nothing while it is measured."""
+
+    def command(data: Path) -> list[str]:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        settings = {"port": port, "bind": "127.0.0.1", "dir": data, "save": "", "appendonly": "yes"}
+        settings |= {"appendfsync": "always", "auto-aof-rewrite-percentage": 0, "loglevel": "notice"}
+        return ["redis-server", *(word for name, value in settings.items() for word in (f"--{name}", str(value)))]
+
+    def install() -> None:
+        if shutil.which("redis-server") is None:
+            raise Failed("redis-server is not on the PATH; B7 needs it: tools/system-packages.sh bench")
+
+    ready = re.compile(r"port=(\d+)(?s:.*)Ready to accept connections")
+    return Peer("redis", FSYNC, command, install, ready)
 
 
 def reference(mode: str) -> Peer:
@@ -155,7 +186,7 @@ def kill(server: Server) -> None:
 def _await_ready(peer: Peer, process: subprocess.Popen[bytes], said: Path) -> int:
     deadline = time.monotonic() + START_SECONDS_MAX
     while time.monotonic() < deadline:
-        if found := _READY.search(said.read_text(errors="replace")):
+        if found := peer.ready.search(said.read_text(errors="replace")):
             return int(found[1])
         if process.poll() is not None:
             raise Failed(f"{peer.name} ended with {process.returncode}: {_tail(said)}")

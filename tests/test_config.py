@@ -187,7 +187,9 @@ def test_bounds_are_inclusive_and_beyond_them_is_refused(setting: config.Setting
         ({"hot_bytes_max": MIB}, "read_bytes_max must not exceed hot_bytes_max"),
         ({"body_bytes_max": 128 * MIB}, "body_bytes_max plus 1MiB must fit log_file_bytes"),
         ({"body_bytes_max": 127 * MIB + 1}, "body_bytes_max plus 1MiB must fit log_file_bytes"),
-        ({"log_file_bytes": 2 * MIB}, "body_bytes_max plus 1MiB must fit log_file_bytes"),
+        ({"log_file_bytes": 40 * MIB}, "body_bytes_max plus 1MiB must fit log_file_bytes"),
+        ({"s3p_append_bytes_max": 128 * MIB}, "s3p_append_bytes_max plus 1MiB must fit log_file_bytes"),
+        ({"s3p_count_max": 99}, "s3p_count_default must not exceed s3p_count_max"),
     ],
 )
 def test_limits_that_contradict_each_other_are_refused(flags: dict[str, object], says: str) -> None:
@@ -196,6 +198,11 @@ def test_limits_that_contradict_each_other_are_refused(flags: dict[str, object],
     [name] = flags
     assert f"(--{name.replace('_', '-')})" in problem
     assert "(default)" in problem
+
+
+def test_limits_of_a_door_that_is_off_contradict_nothing() -> None:
+    settings = load({"s3p": "off", "s3p_append_bytes_max": 128 * MIB, "s3p_count_max": 99}, {}, None)
+    assert settings.s3p_address is None
 
 
 def test_limits_that_just_fit_are_allowed() -> None:
@@ -241,6 +248,17 @@ def test_listen_is_host_and_port(listen: str, address: tuple[str, int]) -> None:
 def test_a_listen_address_that_is_none_is_refused(listen: str) -> None:
     [problem] = refused({"listen": listen})
     assert problem.startswith("--listen: ")
+    [problem] = refused({"s3p": listen})
+    assert problem.startswith("--s3p: ")
+
+
+def test_the_s3p_address_is_read_as_the_listen_address_is_and_may_be_off() -> None:
+    assert Settings().s3p_address == ("127.0.0.1", 4438)
+    assert load({"s3p": "[::1]:0"}, {}, None).s3p_address == ("::1", 0)
+    assert load({}, {"HEADWATER_S3P": "off"}, None).s3p_address is None
+    assert len(refused({"listen": "off"})) == 1
+    [problem] = refused({"s3p": "on"})
+    assert problem.endswith("write HOST:PORT such as 127.0.0.1:4438 or [::1]:4437, or off")
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "localhost:1"])
@@ -253,6 +271,11 @@ def test_an_address_others_can_reach_gives_a_warning(listen: str) -> None:
     [warning] = resolve({}, {"HEADWATER_LISTEN": listen}, None).warnings
     assert warning.startswith(f"HEADWATER_LISTEN: {listen} can be reached from other machines")
     assert "no authentication" in warning
+
+
+def test_an_s3p_address_others_can_reach_gives_a_warning() -> None:
+    [warning] = resolve({"s3p": "0.0.0.0:1"}, {}, None).warnings
+    assert warning.startswith("--s3p: 0.0.0.0:1 can be reached from other machines")
 
 
 def test_webhooks_to_this_machine_give_a_warning() -> None:

@@ -30,6 +30,7 @@ from headwater.doors.http.routes import Routes
 from headwater.doors.http.server import HttpServer
 from headwater.doors.http.snapshots import Snapshots
 from headwater.doors.http.tail import Tails
+from headwater.doors.s3p.server import S3pServer
 from headwater.engine.group import Group
 from headwater.engine.recovery import LogContradiction, recover
 from headwater.engine.upkeep import Upkeep
@@ -98,11 +99,12 @@ class Node:
         self._group: Group | None = None
         self._upkeep: Upkeep | None = None
         self._http: HttpServer | None = None
+        self._s3p: S3pServer | None = None
 
     async def start(self) -> str:
         """Recovers and listens; returns HOST:PORT. Raises CannotStart, LogCorrupt or LogContradiction."""
         settings = self.settings
-        _raise_file_limit(settings.connections_max)
+        _raise_file_limit(settings.connections_max + settings.s3p_connections_max)
         clock = SystemClock()
         wal, catalog, blobs = self._stores()
         loop = asyncio.get_running_loop()
@@ -134,7 +136,9 @@ class Node:
         )
         routes.call("/__headwater/tail", Tails(group, settings).handle)
         http = self._http = HttpServer(settings, routes, responder)
-        _pages(routes, http, streams, group, self._upkeep)
+        metrics = _pages(routes, http, streams, group, self._upkeep)
+        if settings.s3p_address is not None:
+            await self._open_s3p(*settings.s3p_address, group, metrics)
         host, port = settings.listen_address
         try:
             port = await http.listen(host, port)
@@ -142,6 +146,20 @@ class Node:
             why = f"cannot listen on {settings.listen}: {error.strerror}; choose another --listen"
             raise CannotStart(why) from None
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    async def _open_s3p(self, host: str, port: int, group: Group, metrics: Metrics) -> None:
+        s3p = self._s3p = S3pServer(self.settings, group)
+        try:
+            port = await s3p.listen(host, port)
+        except OSError as error:
+            why = f"cannot listen on {self.settings.s3p}: {error.strerror}; choose another --s3p, or --s3p off"
+            raise CannotStart(why) from None
+        log.info("s3p ready", address=f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+        metrics.add(
+            Gauge("s3p_connections_open", "S3P connections.", lambda: len(s3p.connections)),
+            Gauge("s3p_connections_refused", "S3P connections cut for lack of room.", lambda: s3p.refused_count, True),
+            Gauge("s3p_reads_blocked", "S3P READs that wait for records.", lambda: s3p.blocked_count),
+        )
 
     def _stores(self) -> tuple[Log, Catalog, Blobs]:
         settings = self.settings
@@ -169,8 +187,8 @@ class Node:
             log.critical("the log failed: this node acknowledges nothing any more", reason=group.log.failure)
 
     async def stop(self) -> None:
-        if self._http is not None:
-            await self._http.close(self.settings.shutdown_grace_ms / 1000)
+        doors = [door for door in (self._http, self._s3p) if door is not None]
+        await asyncio.gather(*(door.close(self.settings.shutdown_grace_ms / 1000) for door in doors))
         if self._upkeep is not None:
             await self._upkeep.stop()
         if self._group is not None:
@@ -182,7 +200,7 @@ class Node:
 
 def _pages(
     routes: Routes, http: HttpServer, streams: DurableStreams, group: Group, upkeep: Upkeep
-) -> None:
+) -> Metrics:
     health = Health()
     health.add("log", lambda: group.log.failure)
     health.add("checkpoint", lambda: upkeep.failure)
@@ -206,6 +224,7 @@ def _pages(
     routes.page("/readyz", health.readyz)
     routes.page("/metrics", metrics.prometheus)
     routes.page("/__headwater/metrics", metrics.json)
+    return metrics
 
 
 def _raise_file_limit(connections_max: int) -> None:

@@ -5,17 +5,16 @@ Never opens a socket, creates a directory or prints: bad settings are raised tog
 from __future__ import annotations
 
 import difflib
-import ipaddress
 import itertools
 import os
-import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, assert_never, cast
 
-KIB, MIB, GIB, TIB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
+from headwater.setting_values import GIB, KIB, MIB, TIB, Wrong, is_loopback, parse_listen, parsed, shown_size
+
 SECOND_MS, MINUTE_MS, HOUR_MS, DAY_MS = 1_000, 60_000, 3_600_000, 86_400_000
 
 PREFIX = "HEADWATER_"
@@ -23,10 +22,12 @@ CONFIG_VARIABLE = "HEADWATER_CONFIG"
 URL_VARIABLE = "HEADWATER_URL"
 URL_DEFAULT = "http://127.0.0.1:4437"
 
+OFF = "off"
+
 # What the frame of one append needs beside its body in a log file: header, names, producer, checksum.
 FRAME_BYTES_RESERVED = MIB
 
-Kind = Literal["flag", "choice", "path", "listen", "origin", "size", "whole"]
+Kind = Literal["flag", "choice", "path", "listen", "door", "origin", "size", "whole"]
 Value = bool | int | str
 
 
@@ -62,6 +63,8 @@ class Setting:
                 return "a directory"
             case "listen":
                 return "HOST:PORT, IPv6 in brackets, port 0 for any free one"
+            case "door":
+                return "as listen, or off"
             case "origin":
                 return "* or SCHEME://HOST:PORT"
             case "size":
@@ -80,7 +83,7 @@ class Setting:
         return str(value)
 
 
-SERVING, STORAGE, HTTP = "Serving", "Log and memory", "HTTP connections"
+SERVING, STORAGE, HTTP, S3P = "Serving", "Log and memory", "HTTP connections", "S3P"
 READING, STREAMS, LOGGING = "Reading and following", "Streams and producers", "Logging"
 
 
@@ -105,6 +108,7 @@ class Settings:
     """The table. `load` is the way in: building one directly skips validation (the defaults are valid)."""
 
     listen: str = _row(SERVING, "listen", "127.0.0.1:4437", "Address to serve HTTP on.")
+    s3p: str = _row(SERVING, "door", "127.0.0.1:4438", "Address to serve S3P on; off closes that door.")
     data: str = _row(SERVING, "path", "./headwater-data", "Directory that keeps the log and the catalog.")
     memory: bool = _row(SERVING, "flag", False, "Keep nothing on disk: everything is gone when the server stops.")
     durability: str = _choice(
@@ -142,7 +146,22 @@ class Settings:
     )
     cors_origin: str = _row(HTTP, "origin", "*", "Web origin that may use the server from a browser.")
 
-    read_bytes_max: int = _size(READING, 4 * MIB, KIB, GIB, "Longest body of one catch-up response.")
+    s3p_name_bytes_max: int = _whole(S3P, 1_024, 1, 16_384, "Longest stream name, in bytes.")
+    s3p_count_default: int = _whole(S3P, 100, 1, 1_000_000, "Most records that a READ without COUNT returns.")
+    s3p_count_max: int = _whole(S3P, 10_000, 1, 1_000_000, "Greatest COUNT of a READ.")
+    s3p_block_ms_max: int = _whole(S3P, 60_000, 0, DAY_MS, "Greatest BLOCK of a READ.")
+    # At most as many as have their sizes within FRAME_BYTES_RESERVED.
+    s3p_records_max: int = _whole(S3P, 10_000, 1, 200_000, "Most records in one APPEND.")
+    s3p_record_bytes_max: int = _size(S3P, 16 * MIB, 1, 2 * GIB, "Longest record.")
+    s3p_append_bytes_max: int = _size(S3P, 32 * MIB, 1, 4 * GIB, "Most payload in one APPEND.")
+    s3p_idle_timeout_ms: int = _whole(
+        S3P, 300_000, 10, DAY_MS, "How long a connection may bring no command; a blocked READ counts as one."
+    )
+    s3p_connections_max: int = _whole(S3P, 10_000, 1, 1_000_000, "Most S3P connections open at once.")
+
+    read_bytes_max: int = _size(
+        READING, 4 * MIB, KIB, GIB, "Longest body of one catch-up response; most payload of one S3P READ."
+    )
     long_poll_timeout_ms: int = _whole(
         READING, 20_000, 1, HOUR_MS, "How long a long-poll waits for data before it is answered 204."
     )
@@ -179,6 +198,11 @@ class Settings:
         """Host, without brackets, and port of `listen`."""
         return parse_listen(self.listen)
 
+    @property
+    def s3p_address(self) -> tuple[str, int] | None:
+        """The same of `s3p`; None when it is off."""
+        return None if self.s3p == OFF else parse_listen(self.s3p)
+
 
 TABLE: tuple[Setting, ...] = tuple(
     Setting(name=row.name, default=cast(Value, row.default), **row.metadata) for row in fields(Settings)
@@ -204,6 +228,20 @@ RELATIONS: tuple[Relation, ...] = (
         "body_bytes_max plus 1MiB must fit log_file_bytes, because one append never spans two log files",
         lambda body, file: body + FRAME_BYTES_RESERVED <= file,
         "lower body_bytes_max or raise log_file_bytes",
+    ),
+    Relation(
+        "s3p_append_bytes_max",
+        "log_file_bytes",
+        "unless s3p is off, s3p_append_bytes_max plus 1MiB must fit log_file_bytes, for the same reason",
+        lambda append, file: append + FRAME_BYTES_RESERVED <= file,
+        "lower s3p_append_bytes_max, raise log_file_bytes or turn s3p off",
+    ),
+    Relation(
+        "s3p_count_default",
+        "s3p_count_max",
+        "unless s3p is off, s3p_count_default must not exceed s3p_count_max",
+        lambda default, greatest: default <= greatest,
+        "lower s3p_count_default or raise s3p_count_max",
     ),
     Relation(
         "read_bytes_max",
@@ -244,12 +282,6 @@ class BadSettings(Exception):
         super().__init__("\n".join(str(problem) for problem in problems))
 
 
-class _Wrong(Exception):
-    def __init__(self, wrong: str, change: str) -> None:
-        super().__init__(wrong)
-        self.wrong, self.change = wrong, change
-
-
 @dataclass(frozen=True, slots=True)
 class Resolved:
     """Settings with the place each one came from: a flag, a variable, `FILE: key`, or `default`."""
@@ -261,10 +293,11 @@ class Resolved:
     def warnings(self) -> list[str]:
         """What is allowed and worth a second look before serving."""
         found = []
-        host, _ = self.settings.listen_address
-        if not _is_loopback(host):
+        for name, address in (("listen", self.settings.listen_address), ("s3p", self.settings.s3p_address)):
+            if address is None or is_loopback(address[0]):
+                continue
             found.append(
-                f"{self.sources['listen']}: {self.settings.listen} can be reached from other machines and "
+                f"{self.sources[name]}: {getattr(self.settings, name)} can be reached from other machines and "
                 "there is no authentication yet: whoever reaches it can read, write and delete everything; "
                 "use 127.0.0.1, or let only a trusted network or proxy through"
             )
@@ -298,9 +331,9 @@ def resolve(flags: Mapping[str, object], environ: Mapping[str, str], config_path
             problems.append(_unknown(given))
             continue
         try:
-            values[setting.name] = _parsed(setting, given.raw, typed=given.spelling == "name")
+            values[setting.name] = parsed(setting, given.raw, typed=given.spelling == "name")
             sources[setting.name] = given.where
-        except _Wrong as why:
+        except Wrong as why:
             broken.add(setting.name)
             problems.append(Problem(given.where, why.wrong, why.change))
     problems += _contradictions(values, sources, broken)
@@ -375,113 +408,8 @@ def _contradictions(values: Mapping[str, Any], sources: Mapping[str, str], broke
         yield Problem(f"{sources['memory']} and {sources['data']}", MEMORY_RULE, "leave out one of the two")
     for relation in RELATIONS:
         pair = relation.first, relation.second
+        if values["s3p"] == OFF and relation.first.startswith("s3p_"):
+            continue
         if not broken.intersection(pair) and not relation.holds(*(values[name] for name in pair)):
             shown = (f"{name} = {BY_NAME[name].shown(values[name])} ({sources[name]})" for name in pair)
             yield Problem(" and ".join(shown), relation.rule, relation.change)
-
-
-_TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
-_SIZE_UNITS = {"": 1, "b": 1, "kib": KIB, "mib": MIB, "gib": GIB, "tib": TIB}
-_WHOLE = re.compile(r"[0-9]{1,3}(?:_?[0-9]){0,16}")
-_SIZE = re.compile(rf"({_WHOLE.pattern})\s*([A-Za-z]*)")
-_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?")
-_HOST_NAME = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(\.(?!-)[A-Za-z0-9_-]{1,63})*\.?")
-
-
-def _parsed(setting: Setting, raw: object, typed: bool) -> Value:
-    text = raw.strip() if isinstance(raw, str) else None
-    if text == "":
-        raise _Wrong("is empty", f"give a value ({setting.allowed}) or leave it out")
-    match setting.kind:
-        case "flag":
-            if isinstance(raw, bool):
-                return raw
-            if text is not None and not typed and text.lower() in (*_TRUE, *_FALSE):
-                return text.lower() in _TRUE
-            raise _Wrong(f"{raw!r} is neither true nor false", "write true or false")
-        case "whole" | "size":
-            return _bounded(setting, _number(setting, raw, text, typed))
-        case "choice" | "path" | "listen" | "origin":
-            if text is None:
-                raise _Wrong(f"{raw!r} is not text", f'write it in quotes: {setting.name} = "{setting.default}"')
-            return _text(setting, text)
-        case _:
-            assert_never(setting.kind)
-
-
-def _number(setting: Setting, raw: object, text: str | None, typed: bool) -> int:
-    if isinstance(raw, int) and not isinstance(raw, bool):
-        return raw
-    if setting.kind == "size":
-        match = _SIZE.fullmatch(text) if text is not None else None
-        if match and match[2].lower() in _SIZE_UNITS:
-            return int(match[1]) * _SIZE_UNITS[match[2].lower()]
-        raise _Wrong(f"{raw!r} is not a size", "write bytes as a whole number, or KiB, MiB, GiB or TiB as in 64MiB")
-    if text is not None and not typed and _WHOLE.fullmatch(text):
-        return int(text)
-    unit = " of milliseconds" if setting.name.endswith("_ms") else ""
-    raise _Wrong(f"{raw!r} is not a whole number{unit}", f"write a plain number such as {setting.default}")
-
-
-def _bounded(setting: Setting, value: int) -> int:
-    if value < setting.low:
-        raise _Wrong(f"{value} is too low", f"the least is {setting.shown(setting.low)}")
-    if value > setting.high:
-        raise _Wrong(f"{value} is too high", f"the most is {setting.shown(setting.high)}")
-    return value
-
-
-def _text(setting: Setting, text: str) -> str:
-    if not text.isprintable():
-        raise _Wrong(f"{text!r} has characters that cannot be printed", "remove them")
-    if setting.kind == "choice" and text not in setting.choices:
-        raise _Wrong(f"{text!r} is not one of its values", f"choose one of {setting.allowed}")
-    if setting.kind == "listen":
-        try:
-            parse_listen(text)
-        except ValueError as why:
-            raise _Wrong(str(why), "write HOST:PORT such as 127.0.0.1:4437 or [::1]:4437") from None
-    if setting.kind == "origin" and text != "*" and not _ORIGIN.fullmatch(text):
-        raise _Wrong(f"{text!r} is not a web origin", "write * or an origin such as https://app.example.com")
-    return text
-
-
-def parse_listen(text: str) -> tuple[str, int]:
-    """Host (IPv6 without its brackets) and port. Raises ValueError that says which part is wrong."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > 65_535:
-        raise ValueError(f"{text!r} has no port from 0 to 65535 at its end")
-    if host.startswith("[") and host.endswith("]"):
-        try:
-            return str(ipaddress.IPv6Address(host[1:-1])), int(port)
-        except ValueError:
-            raise ValueError(f"{host!r} is not an IPv6 address") from None
-    if ":" in host:
-        raise ValueError(f"the IPv6 address in {text!r} is not in brackets")
-    if not host:
-        raise ValueError(f"{text!r} has no host (0.0.0.0 listens on every address)")
-    if not _HOST_NAME.fullmatch(host) or (host[-1].isdigit() and not _is_ipv4(host)):
-        raise ValueError(f"{host!r} is neither a host name nor an address")
-    return host, int(port)
-
-
-def _is_ipv4(host: str) -> bool:
-    try:
-        return bool(ipaddress.IPv4Address(host))
-    except ValueError:
-        return False
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host.rstrip(".").lower() == "localhost"
-
-
-def shown_size(size_bytes: int) -> str:
-    """The largest unit that divides it: 128MiB, 1000 for a size that no unit divides."""
-    for unit, factor in (("TiB", TIB), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
-        if size_bytes and size_bytes % factor == 0:
-            return f"{size_bytes // factor}{unit}"
-    return str(size_bytes)

@@ -318,6 +318,78 @@ class BucketNotEmpty(Failure):
         return f"the bucket still holds {self.count} streams; delete them first"
 
 
+# ---- subscriptions ----------------------------------------------------------------------------------------------
+
+
+class BadSubscription(Failure):
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+    def message(self) -> str:
+        return f"bad subscription request: {self.reason}"
+
+
+class SubscriptionNotFound(Failure):
+    def message(self) -> str:
+        return "no such subscription; create it with PUT first"
+
+
+class SubscriptionExists(Failure):
+    def message(self) -> str:
+        return "the subscription exists with another configuration; delete it first, or choose another id"
+
+
+class TooManySubscriptions(Failure):
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+
+    def message(self) -> str:
+        return f"this server keeps {self.limit} subscriptions at most; delete some first"
+
+
+class WebhookRefused(Failure):
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+    def message(self) -> str:
+        return f"this server does not call that webhook.url: {self.reason}"
+
+
+class TokenMissing(Failure):
+    def message(self) -> str:
+        return "send the token of the wake as Authorization: Bearer"
+
+    def headers(self) -> tuple[tuple[str, str], ...]:
+        return (("WWW-Authenticate", "Bearer"),)
+
+
+class Fenced(Failure):
+    def message(self) -> str:
+        return "this wake is over or another one took its place; no cursor moved"
+
+
+class AlreadyClaimed(Failure):
+    def __init__(self, holder: str, generation: int) -> None:
+        self.holder = holder
+        self.generation = generation
+
+    def message(self) -> str:
+        return "another worker holds the lease; wait for the next wake"
+
+
+class NoPendingWork(Failure):
+    def message(self) -> str:
+        return "nothing waits behind the cursors; wait for the next wake"
+
+
+class BadAck(Failure):
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+    def message(self) -> str:
+        return f"nothing was acknowledged: {self.reason}"
+
+
 # ---- the node ---------------------------------------------------------------------------------------------------
 
 RETRY_AFTER_S = 1
@@ -392,6 +464,17 @@ TABLE: dict[type[Failure], Row] = {
     BucketNotFound: Row(404, "bucket_not_found", "ERR_UNKNOWN_STREAM", False, True),
     BucketExists: Row(409, "bucket_exists", "ERR_STREAM_EXISTS", False, True),
     BucketNotEmpty: Row(409, "bucket_not_empty", "ERR_CONFLICT", False, True),
+    # The codes of subscriptions are spelt as the protocol spells them.
+    BadSubscription: Row(400, "INVALID_REQUEST", "ERR_BAD_FORMAT", False, True),
+    SubscriptionNotFound: Row(404, "SUBSCRIPTION_NOT_FOUND", "ERR_UNKNOWN_STREAM", False, True),
+    SubscriptionExists: Row(409, "SUBSCRIPTION_ALREADY_EXISTS", "ERR_CONFLICT", False, True),
+    TooManySubscriptions: Row(429, "TOO_MANY_SUBSCRIPTIONS", "ERR_LIMITS", True, True),
+    WebhookRefused: Row(400, "WEBHOOK_URL_REJECTED", "ERR_BAD_FORMAT", False, True),
+    TokenMissing: Row(401, "TOKEN_INVALID", "ERR_BAD_FORMAT", False, True),
+    Fenced: Row(409, "FENCED", "ERR_CONFLICT", False, True),
+    AlreadyClaimed: Row(409, "ALREADY_CLAIMED", "ERR_CONFLICT", True, True),
+    NoPendingWork: Row(409, "NO_PENDING_WORK", "ERR_CONFLICT", True, True),
+    BadAck: Row(409, "INVALID_OFFSET", "ERR_CONFLICT", False, True),
     # A log that fails after the write was gathered leaves its effect unknown: it may be found after a restart.
     LogUnavailable: Row(503, "log_unavailable", "ERR_UNAVAILABLE", True, False),
     Overloaded: Row(503, "overloaded", "ERR_UNAVAILABLE", True, True),

@@ -103,7 +103,7 @@ def a_node() -> Iterator[Node]:
     with tempfile.TemporaryDirectory(prefix="headwater-conformance-") as name:
         folder = Path(name)
         output = folder / "output"
-        command = [sys.executable, "-m", "headwater", "serve", "--listen", "127.0.0.1:0"]
+        command = [sys.executable, "-m", "headwater", "serve", "--listen", "127.0.0.1:0", "--s3p", "off"]
         environment = os.environ | {"HEADWATER_LONG_POLL_TIMEOUT_MS": str(LONG_POLL_TIMEOUT_MS)}
         with output.open("wb") as sink:
             process = subprocess.Popen(

@@ -24,6 +24,9 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 ANSWER_TIMEOUT_S = 60.0
 UP_MIN_S, UP_MAX_S = 0.02, 0.4
 
+# Files so small, and checkpoints so frequent, that faults fall into rotation, checkpoint and deletion of log files.
+SMALL_LOG = ("--log-file-bytes", "2MiB", "--body-bytes-max", "512KiB", "--checkpoint-interval-ms", "50")
+
 STREAMS = {"crash/shared": TEXT, "crash/deep": TEXT, "crash/json": JSON, "crash/sequenced": TEXT}
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.crash.harness import SMALL_LOG
 from tests.support.http import read_bytes
 from tests.support.node import Node, NotReady
 from tests.support.writer import record
@@ -22,7 +23,6 @@ PATH = "/v1/stream/damage/a"
 TEXT = {"Content-Type": "text/plain"}
 RECORDS = 60
 FLIPS = int(os.environ.get("HEADWATER_CRASH_FLIPS", "12"))
-SMALL_LOG = ("--log-file-bytes", "2MiB", "--body-bytes-max", "512KiB")
 
 
 def _records(count: int = RECORDS) -> list[bytes]:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.crash.harness import SMALL_LOG
 from tests.support.faults import WRITES, failing, recording
 from tests.support.http import Response, read_bytes
 from tests.support.node import Node, NotReady
@@ -26,7 +27,6 @@ WRITERS = 4
 APPENDS_MAX = 2_000
 LARGE_BYTES = 20_000
 FIRST_FILE = "00000000000000000000.wal"
-SMALL_LOG = ("--log-file-bytes", "2MiB", "--body-bytes-max", "512KiB", "--checkpoint-interval-ms", "50")
 
 
 class Appender:

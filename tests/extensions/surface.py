@@ -175,5 +175,6 @@ def parts_of(answer: Response) -> list[Part]:
     for part in message.iter_parts():
         payload = part.get_payload(decode=True)
         assert isinstance(payload, bytes) and not part.defects, (part.items(), part.defects)
-        found.append(Part(part["Content-Type"], payload))
+        # Raw: the parser's own spelling of a value puts quotes around parameters.
+        found.append(Part(dict(part.raw_items())["Content-Type"].strip(), payload))
     return found

@@ -185,7 +185,7 @@ def test_metadata_of_an_unknown_bucket_is_404__section_1_3(node: Node, surface: 
 # --- §1.5: delete -------------------------------------------------------------------------------------------
 
 
-def test_an_empty_bucket_is_deleted_with_204_and_then_unknown__section_1_5(node: Node, bucket: str, surface: str) -> None:
+def test_an_empty_bucket_is_deleted_and_then_unknown__section_1_5(node: Node, bucket: str, surface: str) -> None:
     assert node.request("DELETE", f"{surface}/{bucket}").status == 204
     assert node.request("GET", f"{surface}/{bucket}").status == 404
     assert node.request("GET", f"{surface}/{bucket}/streams").status == 404

@@ -104,7 +104,9 @@ class Node:
         self._starts += 1
         self._port = None
         keep = ["--memory"] if self.memory else ["--data", str(self.data_directory)]
-        command = [*self.wrapper, sys.executable, "-m", "headwater", "serve", "--listen", self.listen, *keep]
+        # The other door has a port of its own by default, which two nodes could not share; `flags` may open it again.
+        serve = ["serve", "--listen", self.listen, "--s3p", "off", *keep]
+        command = [*self.wrapper, sys.executable, "-m", "headwater", *serve]
         # A setting in the caller's environment must not reach the server under test.
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("HEADWATER_")}
         with self._output("out").open("wb") as out, self._output("err").open("wb") as err:

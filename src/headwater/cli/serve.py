@@ -23,7 +23,7 @@ EPILOG = (
 
 
 def serve(**flags: Any) -> None:
-    """Serve streams over HTTP until the process is told to stop."""
+    """Serve streams over HTTP and S3P until the process is told to stop."""
     resolved = settings_or_exit(flags)
     for warning in resolved.warnings:
         typer.echo(f"warning: {printable(warning)}", err=True)
@@ -79,6 +79,8 @@ def _metavar(setting: config.Setting) -> str:
             return "MS" if setting.name.endswith("_ms") else "N"
         case "listen":
             return "HOST:PORT"
+        case "door":
+            return "HOST:PORT|off"
         case "path":
             return "DIR"
         case _:

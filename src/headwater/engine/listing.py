@@ -15,8 +15,6 @@ from headwater.engine.shelf import Shelf
 from headwater.model.names import stream_of
 from headwater.model.row import StreamRow
 
-_LAST = "\U0010ffff"
-
 
 class Listed(msgspec.Struct, frozen=True):
     stream_id: str
@@ -43,7 +41,7 @@ def page(shelf: Shelf, bucket: str, prefix: str, after: str, limit: int, now_ms:
     """
     low = f"{bucket}/{max(after, prefix)}" if after >= prefix else f"{bucket}/{prefix}"
     exact = after < prefix or not after  # `low` itself may be a stream: the range of the catalog is exclusive
-    high = f"{bucket}/{prefix}{_LAST}"
+    high = _beyond(f"{bucket}/{prefix}")
     rows: dict[str, StreamRow | LiveStream] = {}
     wanted = limit + 1
     start = low
@@ -76,12 +74,23 @@ def keys_below(shelf: Shelf, start: str, position: int) -> Iterator[str]:
             seen.add(key)
             if stream.position > position:
                 yield key
-    low, high = start, start + _LAST
+    # The catalog's ranges exclude their lower end, which may be a stream itself.
+    if start not in seen and (exact := shelf.catalog.load(start)) is not None and exact.position > position:
+        yield start
+    low, high = start, _beyond(start)
     while part := shelf.catalog.page(low, high, 1000):
         for row in part:
             if row.key not in seen and row.position > position:
                 yield row.key
         low = part[-1].key
+
+
+def _beyond(prefix: str) -> str:
+    """The first string behind all that begin with `prefix`, which holds a character that has a successor."""
+    prefix = prefix.rstrip("\U0010ffff")
+    last = ord(prefix[-1])
+    # Surrogates are no characters: what follows U+D7FF is U+E000.
+    return prefix[:-1] + chr(0xE000 if last == 0xD7FF else last + 1)
 
 
 def _visible(

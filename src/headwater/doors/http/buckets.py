@@ -5,6 +5,8 @@ Owns `/{bucket}` and `/ds/{bucket}` themselves. Never touches the streams inside
 
 from __future__ import annotations
 
+import re
+
 from headwater.doors.http import headers as parse
 from headwater.doors.http.connection import Exchange
 from headwater.engine.group import Group, Outcome
@@ -15,6 +17,7 @@ from headwater.model.names import DEFAULT_BUCKET, check_bucket
 
 LIMIT_DEFAULT = LIMIT_MAX = 1000
 _LIST_QUERY = ("prefix", "after", "limit")
+_LIMIT = re.compile("[1-9][0-9]{0,3}")
 
 
 class Buckets:
@@ -52,7 +55,7 @@ class Buckets:
         check_bucket(name)
         wanted = parse.query(query, _LIST_QUERY)
         limit_text = wanted.get("limit", str(LIMIT_DEFAULT))
-        if not (limit_text.isascii() and limit_text.isdigit() and 1 <= int(limit_text[:6]) <= LIMIT_MAX):
+        if _LIMIT.fullmatch(limit_text) is None or int(limit_text) > LIMIT_MAX:
             raise BadQuery("limit", f"expected 1 to {LIMIT_MAX}")
         prefix, after, limit = wanted.get("prefix", ""), wanted.get("after", ""), int(limit_text)
         exchange.when(lambda _: self._list(exchange, name, prefix, after, limit))

@@ -1,0 +1,315 @@
+"""One S3P connection: commands in, replies out in order, with back-pressure both ways.
+
+Owns the socket's protocol object, pipelining and what a command asks of the engine. Never parses and never decides.
+
+Writes are judged as they arrive, without waiting for the replies in front of them. A READ or TRIM waits until those are
+out, so that it sees what was written before it; what comes behind a READ waits for its reply.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING
+
+import msgspec
+import structlog
+
+from headwater.doors.s3p import outcomes, replies
+from headwater.doors.s3p.commands import Append, Command, Create, Delete, Read, Trim
+from headwater.doors.s3p.reading import Reading
+from headwater.doors.s3p.replies import Failure as Refusal
+from headwater.doors.s3p.wire import Parser
+from headwater.engine import reads
+from headwater.engine.group import Outcome
+from headwater.errors import ShuttingDown
+from headwater.model import commands as model
+from headwater.model.stream import DEFAULT_CONTENT_TYPE
+
+if TYPE_CHECKING:
+    from headwater.doors.s3p.server import S3pServer
+
+PIPELINE_MAX = 1024
+"""Unanswered commands of one connection; beyond it the socket is not read."""
+COMMANDS_PER_TURN_MAX = 512
+"""Commands that one connection starts before the others have a turn."""
+UNFINISHED_RATE_BYTES_PER_S = 64 * 1024
+"""A command on its way is given time for its size at this rate, on top of the idle time-out."""
+LINGER_S = 2.0
+
+log = structlog.get_logger("headwater.s3p")
+
+
+# gc=False: a pending reply leaves its connection's queue before it is let go, so it is in no cycle by then. Without
+# it every 700th command would start the garbage collector.
+class Pending(msgspec.Struct, gc=False, eq=False):
+    """A submitted command and the place of its reply in the order of replies."""
+
+    connection: Connection
+    command: Command
+    reply: bytes | None = None
+
+    def resolve(self, outcome: Outcome) -> None:
+        self.reply = outcomes.reply(self.command.name, outcome)
+        connection = self.connection
+        if not connection.due:
+            connection.later()
+
+
+class Connection(asyncio.Protocol):
+    __slots__ = (
+        "_active",
+        "_closing",
+        "_deadline_s",
+        "_ended",
+        "_lingering",
+        "_parser",
+        "_receiving",
+        "_transport",
+        "due",
+        "paused",
+        "pending",
+        "reading",
+        "server",
+        "waiting",
+    )
+
+    def __init__(self, server: S3pServer) -> None:
+        self.server = server
+        self._parser = Parser(server.limits)
+        self._transport: asyncio.Transport | None = None
+        self._closing = False
+        self._lingering = False
+        self._ended = False
+        self._receiving = True
+        self._active = True
+        self._deadline_s = 0.0
+        self.pending: deque[Pending] = deque()
+        """Submitted, their replies not written yet."""
+        self.waiting: deque[Command | Refusal] = deque()
+        """Not started yet."""
+        self.reading: Reading | None = None
+        """The READ that holds this connection."""
+        self.paused = False
+        """The client takes its replies too slowly."""
+        self.due = False
+        """`advance` runs, or will soon: nobody has to ask for it."""
+
+    # ---- asyncio calls these ------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment]  # uvloop's transports are not asyncio's by class
+        transport.set_write_buffer_limits(high=self.server.settings.write_buffer_bytes_max)  # type: ignore[attr-defined]
+        if not self.server.admit(self):
+            self.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._closing = True
+        self.server.forget(self)
+        self._parser.close()
+        reading, self.reading = self.reading, None
+        if reading is not None:
+            reading.leave()
+        self.pending.clear()
+        self.waiting.clear()
+
+    def data_received(self, data: bytes) -> None:
+        if self._closing:
+            return
+        parsed = self._parser.feed(data)
+        if parsed:
+            self._active = True
+            self.waiting += parsed
+            self.advance()
+
+    def eof_received(self) -> bool:
+        # A client that half-closes after its commands still gets its replies.
+        self._ended = True
+        return not self._closing and bool(self.pending or self.waiting or self.reading)
+
+    def pause_writing(self) -> None:
+        self.paused = True
+        self._stop_receiving()
+
+    def resume_writing(self) -> None:
+        self.paused = False
+        self._active = True
+        if self.reading is not None:
+            self.reading.drained()
+        self.advance()
+
+    # ---- the order of commands and replies ------------------------------------------------------------------------
+
+    def advance(self) -> None:
+        """Replies that are ready leave; then commands start, in order, until one has to wait."""
+        if self._closing:
+            return
+        self.due = True
+        try:
+            out_of_turn = self._start_commands()
+        except Exception:
+            # An impossible state must not pass for a reply: it is logged with its trace and the client is cut off.
+            log.exception("command failed")
+            self.abort()
+            return
+        self.due = False
+        waiting_count = len(self.pending) + len(self.waiting)
+        if waiting_count > PIPELINE_MAX:
+            self._stop_receiving()
+        elif not self._receiving and waiting_count <= PIPELINE_MAX // 2 and not self.paused:
+            self._receive_again()
+        if out_of_turn:
+            self.later()
+        elif self._ended and not (self.pending or self.waiting or self.reading):
+            self.close()
+
+    def later(self) -> None:
+        """Has `advance` run once the caller is done: many replies then leave in one write."""
+        if not self.due:
+            self.due = True
+            self.server.soon(self)
+
+    def _start_commands(self) -> bool:
+        """Returns True when more could start, but others have to have their turn first."""
+        waiting, pending, server = self.waiting, self.pending, self.server
+        group = server.group
+        streams, submit = group.shelf.streams, group.submit
+        if server.closing:
+            self._refuse_waiting()
+        budget = COMMANDS_PER_TURN_MAX
+        while waiting and budget and self.reading is None and not self.paused and not self._closing:
+            budget -= 1
+            command = waiting[0]
+            if type(command) is Append:
+                name, records = command.name, command.records
+                key = server.keys.get(name) or server.key(name)
+                stream = streams.get(key) or group.shelf.find(key)
+                # Nothing but JSON may enter a JSON stream; what is not has no type to speak of, and is refused as such.
+                other = stream is not None and stream.is_json and not outcomes.are_json(records)
+                waiter = Pending(self, command)
+                pending.append(waiter)
+                waiting.popleft()
+                submit(
+                    key,
+                    model.Append(
+                        records, DEFAULT_CONTENT_TYPE if other else None, None, None, False, None, command.ms
+                    ),
+                    waiter,
+                )
+            elif type(command) is Create:
+                waiting.popleft()
+                self._submit(command, model.Create(server.key(command.name), None, [], exclusive=True))
+            elif type(command) is Delete:
+                waiting.popleft()
+                self._submit(command, model.Delete())
+            else:
+                self._send_ready()
+                if pending:
+                    break
+                waiting.popleft()
+                self._start_alone(command)
+        self._send_ready()
+        return bool(waiting) and not budget
+
+    def _submit(self, command: Command, asked: model.Command) -> None:
+        waiter = Pending(self, command)
+        self.pending.append(waiter)
+        self.server.group.submit(self.server.key(command.name), asked, waiter)
+
+    def _start_alone(self, command: Command | Refusal) -> None:
+        """A command that was to wait for every reply in front of it."""
+        if isinstance(command, Read):
+            self.reading = Reading(self, command, self.server.key(command.name))
+            self.reading.begin()
+        elif isinstance(command, Trim):
+            stream = self.server.group.shelf.find(self.server.key(command.name))
+            offset = 0 if stream is None else reads.offset_of_id(stream, command.min_ms, command.min_n)
+            self._submit(command, model.Trim(offset))
+        elif isinstance(command, Refusal):
+            self.write(replies.error(command.code, command.message))
+            self._linger()
+        else:
+            raise RuntimeError(f"{command!r} was not to start alone")
+
+    def _send_ready(self) -> None:
+        pending = self.pending
+        ready = []
+        while pending and (reply := pending[0].reply) is not None:
+            ready.append(reply)
+            pending.popleft()
+        if ready:
+            self.write(ready[0] if len(ready) == 1 else b"".join(ready))
+
+    def write(self, data: bytes) -> None:
+        if self._transport is not None and not self._closing:
+            self._transport.write(data)
+
+    def finish(self, reading: Reading) -> None:
+        """The reply of a READ is out."""
+        if self.reading is reading:
+            self.reading = None
+            self.later()
+
+    # ---- time and the end -----------------------------------------------------------------------------------------
+
+    def tick(self, now_s: float) -> None:
+        """Enforces time limits; called by the server's sweep about twice a second."""
+        if self._lingering:
+            if now_s >= self._deadline_s:
+                self.abort()
+        elif self._active or self.pending or (self.reading is not None and not self.paused):
+            self._active = False
+            self._deadline_s = now_s + self.server.settings.s3p_idle_timeout_ms / 1000
+        elif now_s >= self._deadline_s + self._parser.buffered_bytes / UNFINISHED_RATE_BYTES_PER_S:
+            # A client that stopped reading would never let a polite close finish.
+            if self.paused:
+                self.abort()
+            else:
+                self.close()
+
+    def shut_down(self) -> None:
+        """Takes no more commands: a blocked READ returns nothing, those behind it are refused, then it closes."""
+        self._ended = True
+        self._stop_receiving()
+        if self.reading is not None:
+            self.reading.stop()
+        self.later()
+
+    def _refuse_waiting(self) -> None:
+        while self.waiting and self.reading is None:
+            command = self.waiting.popleft()
+            if not isinstance(command, Refusal):
+                self.pending.append(Pending(self, command, outcomes.failed(command.name, ShuttingDown())))
+
+    def close(self) -> None:
+        """Closes after what was written has left."""
+        if not self._closing and self._transport is not None:
+            self._closing = True
+            self._transport.close()
+
+    def abort(self) -> None:
+        self._closing = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _linger(self) -> None:
+        """Closes so that the reply arrives: a client still sending would have it wiped out by a reset."""
+        transport = self._transport
+        self._closing = self._lingering = True
+        self.waiting.clear()
+        if transport is not None:
+            self._deadline_s = self.server.now_s + LINGER_S
+            if not self._receiving:
+                self._receiving = True
+                transport.resume_reading()
+            transport.write_eof()
+
+    def _stop_receiving(self) -> None:
+        if self._receiving and self._transport is not None and not self._closing:
+            self._receiving = False
+            self._transport.pause_reading()
+
+    def _receive_again(self) -> None:
+        if self._transport is not None and not self._closing and not self.server.closing:
+            self._receiving = True
+            self._transport.resume_reading()

@@ -1,0 +1,53 @@
+"""What the engine decided, as S3P replies; and which records a JSON stream may be given.
+Owns the words of every refusal after parsing. Never closes a connection: only the parser's refusals do."""
+
+from typing import Final
+
+from headwater import errors
+from headwater.doors.s3p import replies
+from headwater.doors.s3p.replies import Code
+from headwater.engine.group import Outcome
+from headwater.errors import Failure
+from headwater.model import json_mode
+from headwater.model.events import Appended
+
+_OK: Final = replies.ok()
+_SPACE: Final = b" \t\r\n"
+
+
+def reply(name: bytes, outcome: Outcome) -> bytes:
+    """The reply to a write to the stream called `name`."""
+    if type(outcome) is Appended:
+        return replies.id_reply(outcome.ms, outcome.n + len(outcome.records) - 1)
+    if isinstance(outcome, Failure):
+        return failed(name, outcome)
+    return _OK
+
+
+def failed(name: bytes, failure: Failure) -> bytes:
+    """The error reply to a command that was understood: its code leaves the connection open, whatever the failure."""
+    row = errors.row(failure)
+    code = Code(row.s3p)
+    if code.closes_connection:
+        # Section 4: what was parsed and then refused is recoverable. These codes are for what cannot be parsed.
+        code = Code.UNAVAILABLE if row.retryable else Code.CONFLICT
+    stream = f"stream {replies.printable(name)}"
+    if isinstance(failure, errors.StreamNotFound | errors.StreamSoftDeleted):
+        message = f"{stream} does not exist"
+    elif isinstance(failure, errors.StreamExists):
+        message = f"{stream} already exists"
+    elif isinstance(failure, errors.ContentTypeMismatch):
+        message = f"{stream} holds {failure.expected}, and a record is not JSON"
+    else:
+        message = failure.message()
+    return replies.error(code, message)
+
+
+def are_json(records: list[bytes]) -> bool:
+    """True when each record is one JSON value."""
+    try:
+        # One parse for all: a record that is a value only together with its neighbours does not come out as it went in.
+        parts = json_mode.messages(b"[" + b",".join(records) + b"]")
+    except errors.BadBody:
+        return False
+    return parts == [record.strip(_SPACE) for record in records]

@@ -1,0 +1,344 @@
+"""Random histories of a whole group on a real log and catalog, and everything that a restart has to bring back.
+Owns the steps and the comparison. Never says which outcome a step has: refusals are part of a history."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hypothesis import strategies as st
+
+from headwater.catalog.sqlite import SqliteCatalog
+from headwater.engine import listing
+from headwater.engine.checkpoint import checkpoint
+from headwater.engine.group import Group
+from headwater.engine.live import LiveStream
+from headwater.engine.recovery import recover
+from headwater.engine.shelf import held_bytes
+from headwater.log.wal import Wal
+from headwater.model import forks
+from headwater.model.commands import (
+    Append,
+    Create,
+    CreateBucket,
+    Delete,
+    DeleteBucket,
+    Durability,
+    Fork,
+    Producer,
+    PublishSnapshot,
+    Retention,
+    Trim,
+)
+from headwater.model.stream import Limits
+from tests.engine import HandClock, Inbox, group_on
+
+KEYS = ("alpha/a", "beta/b", "beta/c", "gamma/d")
+BUCKETS = ("alpha", "beta", "gamma")
+FILE_BYTES = 512
+LIMITS = Limits(producers_max=3, producer_idle_ms=5_000)
+
+
+class Notes:
+    """The smallest domain there can be: names with a value."""
+
+    name = "notes"
+
+    def __init__(self) -> None:
+        self.values: dict[str, bytes] = {}
+        self._changed: set[str] = set()
+
+    def apply(self, body: bytes, at_ms: int, position: int) -> None:
+        name, _, value = body.partition(b"=")
+        self._changed.add(name.decode())
+        if value:
+            self.values[name.decode()] = value
+        else:
+            self.values.pop(name.decode(), None)
+
+    def restore(self, things: dict[str, bytes]) -> None:
+        self.values = dict(things)
+
+    def changes(self) -> dict[str, bytes | None]:
+        changed, self._changed = self._changed, set()
+        return {name: self.values.get(name) for name in changed}
+
+    def retry(self, changes: dict[str, bytes | None]) -> None:
+        self._changed |= set(changes)
+
+
+class Node:
+    """A group on real files. `start` recovers it from what the directory holds."""
+
+    def __init__(self, directory: Path, clock: HandClock) -> None:
+        self.directory = directory
+        self.clock = clock
+        self.wal = Wal(directory / "wal", FILE_BYTES, 1)
+        self.catalog = SqliteCatalog(directory / "catalog.db")
+        self._moved = asyncio.Event()
+        self.group = group_on(self.wal, self.catalog, clock, asyncio.get_running_loop().call_soon, LIMITS)
+        self.notes = Notes()
+        self.group.domains["notes"] = self.notes
+        recover(self.group)
+        self.wal.start(self._progress)
+
+    def _progress(self) -> None:
+        self.group.progress()
+        self._moved.set()
+
+    async def settle(self) -> None:
+        """Waits until everything decided is durable and visible."""
+        while True:
+            await asyncio.sleep(0)
+            if self.wal.synced == self.wal.tail:
+                self.group.progress()
+                return
+            self._moved.clear()
+            async with asyncio.timeout(20):
+                await self._moved.wait()
+
+    def close(self) -> None:
+        self.wal.close()
+        self.catalog.close()
+
+
+# ---- steps ------------------------------------------------------------------------------------------------------
+
+Step = Callable[[Node], Awaitable[None] | None]
+
+
+@dataclass(frozen=True)
+class Submit:
+    key: str
+    build: Callable[[LiveStream | None, Group], Any]
+    what: str
+
+    def __call__(self, node: Node) -> None:
+        command = self.build(node.group.shelf.find(self.key), node.group)
+        node.group.submit(self.key, command, Inbox())
+
+    def __repr__(self) -> str:
+        return f"{self.key} {self.what}"
+
+
+@dataclass(frozen=True)
+class Do:
+    act: Callable[[Node], Awaitable[None] | None]
+    what: str
+
+    def __call__(self, node: Node) -> Awaitable[None] | None:
+        return self.act(node)
+
+    def __repr__(self) -> str:
+        return self.what
+
+
+def boundary(stream: LiveStream | None, pick: int) -> int:
+    """An offset that a client could have been given, or (rarely) one behind the tail."""
+    if stream is None:
+        return pick
+    ends = [span.timeline.ends[i] for span in whole(stream) for i in range(span.first, span.last)]
+    choices = [stream.earliest, *ends, stream.tail + 1]
+    return choices[pick % len(choices)]
+
+
+def whole(stream: LiveStream) -> list[forks.Span]:
+    found = forks.spans(stream, stream.earliest, stream.tail)
+    assert found is not None, f"{stream.key} cannot be read from its earliest offset"
+    return found
+
+
+keys = st.sampled_from(KEYS)
+picks = st.integers(0, 12)
+payload = st.builds(lambda byte, size: bytes([byte]) * size, st.integers(97, 122), st.integers(1, 60))
+payloads = st.lists(payload, max_size=3)
+classes = st.sampled_from([None, None, None, *Durability])
+
+
+@st.composite
+def creates(draw: st.DrawFn) -> Submit:
+    key = draw(keys)
+    records, durability = draw(payloads), draw(classes)
+    ttl_ms = draw(st.sampled_from([None, None, None, 20_000]))
+    retention = draw(st.sampled_from([None, None, Retention(records=3), Retention(bytes=150), Retention(age_ms=2_000)]))
+    source = draw(st.sampled_from([None, None, *KEYS]))
+    pick, sub = draw(st.none() | picks), draw(st.sampled_from([0, 0, 0, 1, 2]))
+
+    def build(stream: LiveStream | None, group: Group) -> Create:
+        fork = None
+        if source is not None:
+            offset = None if pick is None else boundary(group.shelf.find(source), pick)
+            fork = Fork(source, offset, sub if offset is not None else 0)
+        return Create(key, None if fork else "text/plain", records, ttl_ms, durability=durability, retention=retention,
+                      fork=fork)  # fmt: skip
+
+    return Submit(key, build, f"create {len(records)} {durability} ttl={ttl_ms} {retention} from={source}@{pick}+{sub}")
+
+
+@st.composite
+def appends(draw: st.DrawFn) -> Submit:
+    key = draw(keys)
+    records = draw(payloads.filter(bool))
+    name = draw(st.sampled_from([None, "p", "q", "r", "s"]))
+    ahead = draw(st.sampled_from([0, 0, 0, -1, 1]))
+    close = draw(st.sampled_from([False] * 15 + [True]))
+    seq_text = draw(st.none() | st.text("ab", min_size=1, max_size=3))
+
+    def build(stream: LiveStream | None, group: Group) -> Append:
+        producer = None
+        if name is not None:
+            epoch, seq, _ = (0, -1, 0) if stream is None else stream.producers.get(name, (0, -1, 0))
+            producer = Producer(name, epoch, max(0, seq + 1 + ahead))
+        return Append(records, None, producer, seq_text, close)
+
+    return Submit(key, build, f"append {[len(record) for record in records]} {name}{ahead:+} close={close}")
+
+
+def lets_go() -> st.SearchStrategy[Submit]:
+    def trim(key: str, pick: int) -> Submit:
+        return Submit(key, lambda stream, _: Trim(boundary(stream, pick)), f"trim {pick}")
+
+    def snapshot(key: str, pick: int) -> Submit:
+        def build(stream: LiveStream | None, group: Group) -> PublishSnapshot:
+            return PublishSnapshot(boundary(stream, pick), "text/plain", f"blob-{pick}", 5)
+
+        return Submit(key, build, f"snapshot {pick}")
+
+    return st.builds(trim, keys, picks) | st.builds(snapshot, keys, picks)
+
+
+deletes = keys.map(lambda key: Submit(key, lambda stream, group: Delete(), "delete"))
+
+
+def bucket_step(name: str, new: bool) -> Do:
+    command = CreateBucket(name) if new else DeleteBucket(name)
+    return Do(lambda node: node.group.submit_bucket(command, Inbox()), repr(command))
+
+
+def walk(ms: int) -> Do:
+    def act(node: Node) -> None:
+        node.clock.ms += ms
+
+    return Do(act, f"+{ms} ms")
+
+
+def upkeep(node: Node) -> None:
+    node.group.expire_due(10)
+    node.group.apply_retention()
+
+
+def touch(key: str) -> Do:
+    def act(node: Node) -> None:
+        stream = node.group.shelf.find(key)
+        if stream is not None and not node.group.unsettled(key) and not stream.soft_deleted:
+            if stream.deadline_ms > node.clock.ms:
+                node.group.find(key, touch=True)
+
+    return Do(act, f"read {key}")
+
+
+others = st.one_of(
+    st.builds(bucket_step, st.sampled_from(BUCKETS), st.booleans()),
+    st.sampled_from([1, 500, 3_000, -700]).map(walk),
+    st.just(Do(upkeep, "upkeep")),
+    keys.map(touch),
+    st.binary(min_size=3, max_size=6).map(
+        lambda body: Do(lambda node: node.group.note("notes", b"%c=%b" % (97 + body[0] % 3, body[1:])), f"note {body!r}")
+    ),
+    st.just(Do(Node.settle, "settle")),
+)
+changes = st.sampled_from([creates()] * 4 + [appends()] * 12 + [lets_go()] * 4 + [deletes] * 2 + [others] * 4).flatmap(
+    lambda kind: kind
+)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint during which `meanwhile` happens."""
+
+    meanwhile: list[Step]
+
+    async def __call__(self, node: Node) -> None:
+        task = asyncio.get_running_loop().create_task(checkpoint(node.group))
+        for step in self.meanwhile:
+            await asyncio.sleep(0)
+            await run(step, node)
+        await task
+
+
+# What comes and goes while rows are being captured is what a checkpoint can get wrong.
+meanwhile = st.sampled_from([creates(), deletes, appends(), lets_go()]).flatmap(lambda kind: kind)
+steps = st.sampled_from([changes] * 12 + [st.lists(meanwhile, max_size=6).map(Checkpoint)]).flatmap(lambda kind: kind)
+# Every history begins with streams, so that little of it is spent on names that are not there.
+first = [Submit(key, lambda stream, group, key=key: Create(key, "text/plain", [b"first"]), "create") for key in KEYS[:3]]
+histories = st.lists(steps, min_size=30, max_size=60).map(lambda rest: [*first, *rest])
+
+
+async def run(step: Step, node: Node) -> None:
+    waiting = step(node)
+    if waiting is not None:
+        await waiting
+
+
+# ---- what a restart has to bring back -----------------------------------------------------------------------------
+
+
+def state(node: Node) -> dict[str, Any]:
+    group, shelf = node.group, node.group.shelf
+    found: dict[str, Any] = {}
+    for key in KEYS:
+        stream = shelf.find(key)
+        found[key] = None if stream is None else stream_state(stream)
+    for name in BUCKETS:
+        bucket = shelf.bucket(name)
+        found[f"bucket {name}"] = None if bucket is None or not bucket.exists else (bucket.explicit, bucket.count)
+        listed = listing.page(shelf, name, "", "", 100, node.clock.ms).streams
+        found[f"listing {name}"] = [(one.stream_id, one.tail_offset, one.earliest_offset, one.records) for one in listed]
+    found["notes"] = dict(node.notes.values)
+    found["next sid"] = group.next_sid
+    return found
+
+
+def stream_state(stream: LiveStream) -> dict[str, Any]:
+    row = stream.row()
+    fields = {name: getattr(row, name) for name in row.__struct_fields__}
+    if stream.ttl_ms is not None:
+        # Reads are logged coarsely: a restart may find a window that began a little earlier.
+        del fields["touched_ms"], fields["position"]
+    timeline = stream.timeline
+    assert timeline.seq + len(timeline.payloads) == stream.count, stream.key
+    return {
+        **fields,
+        "visible": (stream.visible, stream.closed_visible),
+        "parent": stream.parent and stream.parent.sid,
+        "records": [
+            (span.timeline.payloads[i], span.timeline.ends[i], span.timeline.ms[i], span.timeline.n[i],
+             span.timeline.positions[i], span.timeline.seq + i)
+            for span in whole(stream) for i in range(span.first, span.last)
+        ],
+    }  # fmt: skip
+
+
+def check_sums(node: Node) -> None:
+    """Counters that have to agree with what they count."""
+    shelf = node.group.shelf
+    assert shelf.hot_bytes == sum(map(held_bytes, shelf.streams.values()))
+    floor = node.group.log_floor()
+    for stream in shelf.streams.values():
+        if stream.timeline.payloads:
+            assert floor < stream.timeline.positions[0], f"{stream.key} could be trimmed away"
+
+
+def copy(source: Path, target: Path) -> None:
+    """The directory as a crash would leave it: nothing closed, nothing flushed by anyone but the log itself."""
+    while True:
+        shutil.rmtree(target, ignore_errors=True)
+        try:
+            shutil.copytree(source, target, ignore=shutil.ignore_patterns("spare*"))
+            return
+        except (FileNotFoundError, shutil.Error):
+            continue  # a trimmed file went meanwhile
