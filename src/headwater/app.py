@@ -30,6 +30,7 @@ from headwater.doors.http.routes import Routes
 from headwater.doors.http.server import HttpServer
 from headwater.doors.http.snapshots import Snapshots
 from headwater.doors.http.tail import Tails
+from headwater.engine.cold import Reads
 from headwater.engine.group import Group
 from headwater.engine.recovery import LogContradiction, recover
 from headwater.engine.upkeep import Upkeep
@@ -97,6 +98,7 @@ class Node:
         self._lock: IO[bytes] | None = None
         self._group: Group | None = None
         self._upkeep: Upkeep | None = None
+        self._reads: Reads | None = None
         self._http: HttpServer | None = None
 
     async def start(self) -> str:
@@ -128,9 +130,11 @@ class Node:
 
         responder = Responder(settings.cors_origin, settings.memory)
         rng = SystemRng()
-        streams = DurableStreams(group, settings, responder, clock, rng)
+        reads = self._reads = Reads(group, None)
+        group.resolve_cold = reads.resolve
+        streams = DurableStreams(group, reads, settings, responder, clock, rng)
         routes = Routes(
-            settings, streams, Buckets(group), Snapshots(group, blobs, settings, rng), Batches(group, settings)
+            settings, streams, Buckets(group), Snapshots(group, reads, blobs, settings, rng), Batches(group, settings)
         )
         routes.call("/__headwater/tail", Tails(group, settings).handle)
         http = self._http = HttpServer(settings, routes, responder)
@@ -173,6 +177,8 @@ class Node:
             await self._http.close(self.settings.shutdown_grace_ms / 1000)
         if self._upkeep is not None:
             await self._upkeep.stop()
+        if self._reads is not None:
+            self._reads.close()
         if self._group is not None:
             self._group.log.close()
             self._group.catalog.close()
