@@ -31,6 +31,7 @@ from headwater.doors.http.server import HttpServer
 from headwater.doors.http.snapshots import Snapshots
 from headwater.doors.http.tail import Tails
 from headwater.doors.s3p.server import S3pServer
+from headwater.engine.cold import Reads
 from headwater.engine.group import Group
 from headwater.engine.recovery import LogContradiction, recover
 from headwater.engine.upkeep import Upkeep
@@ -98,6 +99,7 @@ class Node:
         self._lock: IO[bytes] | None = None
         self._group: Group | None = None
         self._upkeep: Upkeep | None = None
+        self._reads: Reads | None = None
         self._http: HttpServer | None = None
         self._s3p: S3pServer | None = None
 
@@ -130,9 +132,11 @@ class Node:
 
         responder = Responder(settings.cors_origin, settings.memory)
         rng = SystemRng()
-        streams = DurableStreams(group, settings, responder, clock, rng)
+        reads = self._reads = Reads(group, None)
+        group.resolve_cold = reads.resolve
+        streams = DurableStreams(group, reads, settings, responder, clock, rng)
         routes = Routes(
-            settings, streams, Buckets(group), Snapshots(group, blobs, settings, rng), Batches(group, settings)
+            settings, streams, Buckets(group), Snapshots(group, reads, blobs, settings, rng), Batches(group, settings)
         )
         routes.call("/__headwater/tail", Tails(group, settings).handle)
         http = self._http = HttpServer(settings, routes, responder)
@@ -191,6 +195,8 @@ class Node:
         await asyncio.gather(*(door.close(self.settings.shutdown_grace_ms / 1000) for door in doors))
         if self._upkeep is not None:
             await self._upkeep.stop()
+        if self._reads is not None:
+            self._reads.close()
         if self._group is not None:
             self._group.log.close()
             self._group.catalog.close()

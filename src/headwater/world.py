@@ -13,6 +13,7 @@ from typing import Protocol
 import msgspec
 
 from headwater.model.events import Event
+from headwater.model.extents import Extent, Records, Run
 from headwater.model.row import BucketRow, StreamRow
 
 
@@ -115,12 +116,36 @@ class Blobs(Protocol):
         ...
 
 
+class Lake(Protocol):
+    """Where settled records are. Calls block: they belong in worker threads. All raise BlobsUnavailable."""
+
+    def settle(self, runs: list[Run], group: int) -> tuple[str, list[Extent]]:
+        """Writes one file with all runs and commits it to the table; returns its name and where each run is in it.
+
+        Crash-safe: until it returns, nothing refers to what it wrote.
+        """
+        ...
+
+    def reconcile(self, known: set[str]) -> int:
+        """Takes files out of the table that no event of the log speaks of: a crash came between. Returns how many."""
+        ...
+
+    def read(self, extent: Extent, start: int, end: int) -> Records:
+        """The extent's records that begin in [start, end)."""
+        ...
+
+
 class Change(msgspec.Struct, frozen=True):
     """What a checkpoint writes: first `gone` (key, sid) is removed, then the rows are put, then the position moves."""
 
     rows: list[StreamRow]
     buckets: list[BucketRow]
     gone: list[tuple[str, int]]
+    extents: list[Extent]
+    files: list[str]
+    """Files of the lake that extents refer to."""
+    cuts: list[tuple[int, int]]
+    """(sid, earliest): extents of a stream that end at or before it are dropped."""
     things: list[tuple[str, str, bytes | None]]
     """(domain, name, row) of state beside the streams; None removes it."""
     position: int
@@ -143,6 +168,18 @@ class Catalog(Protocol):
     def load_sid(self, sid: int) -> StreamRow | None: ...
 
     def load_bucket(self, name: str) -> BucketRow | None: ...
+
+    def extents(self, sid: int, offset: int, count_max: int) -> list[Extent]:
+        """Extents of a stream that end behind `offset`, in order, `count_max` at most."""
+        ...
+
+    def files(self) -> set[str]:
+        """Every file of the lake that was ever settled and not yet removed."""
+        ...
+
+    def due(self, now_ms: int, count_max: int) -> list[str]:
+        """Keys of streams whose time has passed, as far as their rows say."""
+        ...
 
     def load_things(self, domain: str) -> dict[str, bytes]:
         """Everything kept for a domain, by name."""

@@ -2,7 +2,9 @@
 
 Owns the schema and its transactions. Never decides what is written when: checkpoints hand it rows and a position.
 
-    streams(key, sid, row)    row: msgpack of StreamRow; keys sort bytewise, so a bucket's listing is a range
+    streams(key, sid, deadline_ms, row)   row: msgpack of StreamRow; keys sort bytewise: a listing is a range
+    extents(sid, start, end, row)   where settled records are in the lake
+    files(name)                     files of the lake
     buckets(name, row)
     things(domain, name, row) state beside the streams; each domain knows its own rows
     meta(name, value)         position, next_sid, format
@@ -18,13 +20,20 @@ from pathlib import Path
 
 import msgspec
 
+from headwater.model.extents import Extent
 from headwater.model.row import BucketRow, StreamRow
 from headwater.world import Change
 
 FORMAT = 1
 
 _SCHEMA = """
-create table if not exists streams (key text primary key, sid integer not null unique, row blob not null) without rowid;
+create table if not exists streams (
+    key text primary key, sid integer not null unique, deadline_ms integer, row blob not null
+) without rowid;
+create index if not exists deadlines on streams (deadline_ms) where deadline_ms is not null;
+create table if not exists extents (sid integer, start integer, end integer not null, row blob not null,
+    primary key (sid, start)) without rowid;
+create table if not exists files (name text primary key) without rowid;
 create table if not exists buckets (name text primary key, row blob not null) without rowid;
 create table if not exists things (
     domain text, name text, row blob not null, primary key (domain, name)
@@ -33,6 +42,7 @@ create table if not exists meta (name text primary key, value integer not null) 
 """
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(StreamRow).decode
+_decode_extent = msgspec.msgpack.Decoder(Extent).decode
 _decode_bucket = msgspec.msgpack.Decoder(BucketRow).decode
 
 
@@ -69,6 +79,21 @@ class SqliteCatalog:
         found = self._reader.execute("select row from buckets where name = ?", (name,)).fetchone()
         return None if found is None else _decode_bucket(found[0])
 
+    def extents(self, sid: int, offset: int, count_max: int) -> list[Extent]:
+        rows = self._reader.execute(
+            "select row from extents where sid = ? and end > ? order by start limit ?", (sid, offset, count_max)
+        )
+        return [_decode_extent(row) for (row,) in rows]
+
+    def files(self) -> set[str]:
+        return {name for (name,) in self._reader.execute("select name from files")}
+
+    def due(self, now_ms: int, count_max: int) -> list[str]:
+        rows = self._reader.execute(
+            "select key from streams where deadline_ms <= ? order by deadline_ms limit ?", (now_ms, count_max)
+        )
+        return [key for (key,) in rows]
+
     def load_things(self, domain: str) -> dict[str, bytes]:
         return dict(self._reader.execute("select name, row from things where domain = ?", (domain,)))
 
@@ -82,10 +107,17 @@ class SqliteCatalog:
         with self._writer as db:
             db.executemany("delete from streams where key = ? and sid = ?", change.gone)
             db.executemany(
-                "insert into streams (key, sid, row) values (?, ?, ?)"
-                " on conflict (key) do update set sid = excluded.sid, row = excluded.row",
-                ((row.key, row.sid, _encode(row)) for row in change.rows),
+                "insert into streams (key, sid, deadline_ms, row) values (?, ?, ?, ?) on conflict (key) do update"
+                " set sid = excluded.sid, deadline_ms = excluded.deadline_ms, row = excluded.row",
+                ((row.key, row.sid, row.deadline_ms, _encode(row)) for row in change.rows),
             )
+            db.executemany(
+                "insert or replace into extents (sid, start, end, row) values (?, ?, ?, ?)",
+                ((extent.sid, extent.start, extent.end, _encode(extent)) for extent in change.extents),
+            )
+            db.executemany("insert or ignore into files (name) values (?)", ((name,) for name in change.files))
+            db.executemany("delete from extents where sid = ? and end <= ?", change.cuts)
+            db.executemany("delete from extents where sid = ?", ((sid,) for _, sid in change.gone))
             db.executemany(
                 "insert into buckets (name, row) values (?, ?) on conflict (name) do update set row = excluded.row",
                 ((row.name, _encode(row)) for row in change.buckets if not _forgettable(row, change)),

@@ -40,12 +40,15 @@ async def checkpoint(group: Group) -> int:
     dirty, shelf.dirty = shelf.dirty, {}
     dirty_buckets, shelf.dirty_buckets = shelf.dirty_buckets, {}
     things = {name: domain.changes() for name, domain in group.domains.items()}
+    extents = {sid: list(fresh) for sid, fresh in shelf.new_extents.items()}
+    files = list(shelf.new_files)
+    cuts, shelf.cuts = shelf.cuts, {}
     removed = dict(shelf.removed)
     listed = dict(shelf.unlisted)
     position = group.log.tail
     # Not later: what is let go of meanwhile may still have to be found again, until its end is durable.
     floor = min(position, group.log_floor())
-    if not dirty and not removed and not dirty_buckets and not any(things.values()):
+    if not (dirty or removed or dirty_buckets or extents or cuts or any(things.values())):
         return 0
     try:
         rows: list[StreamRow] = []
@@ -59,6 +62,9 @@ async def checkpoint(group: Group) -> int:
             rows,
             [bucket.row() for bucket in dirty_buckets.values()],
             [(key, sid) for sid, key in removed.items()],
+            [extent for fresh in extents.values() for extent in fresh],
+            files,
+            list(cuts.items()),
             [(domain, name, row) for domain, rows in things.items() for name, row in rows.items()],
             position,
             group.next_sid,
@@ -74,11 +80,19 @@ async def checkpoint(group: Group) -> int:
                 shelf.dirty.setdefault(sid, stream)
         for name, bucket in dirty_buckets.items():
             shelf.dirty_buckets.setdefault(name, bucket)
+        shelf.cuts = cuts | shelf.cuts
         for name, changes in things.items():
             group.domains[name].retry(changes)
         raise
     for sid in removed:
         shelf.removed.pop(sid, None)
+    del shelf.new_files[: len(files)]
+    for sid, written in extents.items():
+        fresh = shelf.new_extents.get(sid)
+        if fresh is not None:
+            del fresh[: len(written)]
+            if not fresh:
+                del shelf.new_extents[sid]
     for key, stream in listed.items():
         if shelf.unlisted.get(key) is stream:
             del shelf.unlisted[key]

@@ -27,10 +27,13 @@ from headwater.model.events import (
     Deleted,
     Event,
     Noted,
+    Settled,
     SnapshotPublished,
     Touched,
     Trimmed,
 )
+from headwater.model.extents import Extent
+from headwater.model.forks import ColdOffset
 from headwater.model.stream import Limits, Unchanged, decide, evolve
 from headwater.world import Catalog, Clock, Log
 
@@ -64,6 +67,8 @@ class Group:
         self.clock = clock
         self.shelf = Shelf(catalog)
         self.observers: list[Observer] = []
+        self.resolve_cold: Callable[[ColdOffset, str, Command, Waiter], None] | None = None
+        """Looks up a place that memory does not hold, then submits the command again."""
         self.domains: dict[str, Domain] = {}
         self.appends_count = 0
         self.next_sid = max(catalog.next_sid, 1)
@@ -158,6 +163,20 @@ class Group:
         self.domains[domain].apply(body, event.at_ms, position)
         self._queue(position, waiter, event, None)
 
+    def settle(self, file: str, extents: list[Extent], streams: dict[int, LiveStream]) -> None:
+        """Records are in the lake and its table: logs where, and lets memory go of them.
+
+        Extents of streams that were deleted meanwhile are dropped; their rows in the file are dead.
+        """
+        alive = [e for e in extents if e.sid not in self.shelf.removed and e.sid in streams]
+        if self.log.failure is not None:
+            return
+        position = self.log.add(Settled(file, alive, self.clock.now_ms()), True)
+        self.shelf.new_files.append(file)
+        for extent in alive:
+            self.shelf.settle(streams[extent.sid], extent, position)
+        self._want_commit()
+
     def _source(self, key: str, now_ms: int) -> LiveStream | None:
         source = self.shelf.find(key)
         if source is not None and source.deadline_ms <= now_ms:
@@ -210,7 +229,7 @@ class Group:
         if isinstance(event, SnapshotPublished) and stream.snapshot is not None:
             self.shelf.discard_blob(stream.snapshot.blob, position)
         evolve(stream, event, position)
-        self.shelf.dirty[stream.sid] = stream
+        self.shelf.cut(stream)
         freed = held - held_bytes(stream)
         if freed:
             self.shelf.released(stream, freed)
@@ -431,7 +450,8 @@ class Group:
         for sid, stream in list(self._policed.items()):
             offset = retention.cut(stream, stream.visible, now_ms)
             if offset is not None:
-                self._let_go(stream, Trimmed(sid, offset, now_ms), None)
+                seq = stream.timeline.seq + stream.timeline.index_until(offset)
+                self._let_go(stream, Trimmed(sid, offset, seq, now_ms), None)
             policy = stream.retention
             if policy is None or policy.age_ms is None or not stream.timeline.payloads:
                 del self._policed[sid]

@@ -104,8 +104,8 @@ def _visible(
             if live.visible != UNBORN and not live.soft_deleted and live.deadline_ms > now_ms:
                 shown[key] = live
         elif row.sid not in shelf.removed and isinstance(row, StreamRow) and not row.soft_deleted:
-            expires_ms = row.expires_ms if row.ttl_ms is None else row.touched_ms + row.ttl_ms
-            if expires_ms is None or expires_ms > now_ms:
+            deadline_ms = row.deadline_ms
+            if deadline_ms is None or deadline_ms > now_ms:
                 shown[key] = row
     return shown
 

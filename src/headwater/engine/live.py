@@ -61,7 +61,7 @@ class Domain(Protocol):
 
 
 class LiveStream(Stream):
-    __slots__ = ("closed_visible", "encoded", "floor", "followers", "touch_logged_ms", "visible")
+    __slots__ = ("closed_visible", "encoded", "floor", "followers", "touch_logged_ms", "used", "visible")
 
     def __init__(self, row: StreamRow) -> None:
         super().__init__(row)
@@ -74,3 +74,10 @@ class LiveStream(Stream):
         self.floor = 0
         """Log position after the oldest event whose payload is only in memory and log; 0 when there is none."""
         self.touch_logged_ms = row.touched_ms
+        self.used = True
+        """Looked up since the eviction clock came by."""
+
+    @property
+    def busy(self) -> bool:
+        """Something holds on to this very object: followers, or forks that read through it."""
+        return bool(self.followers) or self.children > 0

@@ -11,6 +11,7 @@ from headwater.engine.live import LiveStream
 from headwater.errors import BadQuery, OffsetBeyondTail, OffsetGone
 from headwater.model import forks
 from headwater.model.offsets import NOW, START
+from headwater.model.stream import Stream
 
 
 class Slice(msgspec.Struct, frozen=True):
@@ -25,11 +26,21 @@ class Slice(msgspec.Struct, frozen=True):
     """True when the stream is closed and `end` is its final offset."""
 
 
+class Cold(msgspec.Struct, frozen=True):
+    """A read that begins in the lake: records of `held_by` from `offset` on, as `stream` shows them."""
+
+    stream: LiveStream
+    held_by: Stream
+    offset: int
+    until: int
+    bytes_max: int
+
+
 Record = tuple[int, int, bytes]
 """(ms, n, payload)"""
 
 
-def plan(stream: LiveStream, offset: int, bytes_max: int) -> Slice:
+def plan(stream: LiveStream, offset: int, bytes_max: int) -> Slice | Cold:
     """Plans a read from `offset`: at least one record when there is any, else as many as fit `bytes_max`.
 
     Costs two bisections and a list slice, once per ancestor involved. Raises OffsetGone, OffsetBeyondTail, or BadQuery
@@ -44,11 +55,11 @@ def plan(stream: LiveStream, offset: int, bytes_max: int) -> Slice:
         raise OffsetGone(stream.earliest)
     if offset > visible:
         raise OffsetBeyondTail(visible)
+    timeline = stream.timeline
     if offset == visible:
         payloads: list[bytes] = []
         end = offset
-    elif offset >= stream.fork_at:
-        timeline = stream.timeline
+    elif offset >= stream.fork_at and offset >= timeline.start:
         first = timeline.index_at(offset)
         if first is None:
             raise _between()
@@ -58,22 +69,28 @@ def plan(stream: LiveStream, offset: int, bytes_max: int) -> Slice:
         payloads = timeline.payloads[first:last]
         end = timeline.ends[last - 1]
     else:
+        held_by = forks.holder(stream, offset)
+        if offset < held_by.timeline.start:
+            until = min(visible, held_by.timeline.start, forks.limit_of(stream, held_by))
+            return Cold(stream, held_by, offset, until, bytes_max)
         payloads, end = _across(stream, offset, min(visible, offset + bytes_max))
-    at_tail = end == visible
-    return Slice(stream, payloads, offset, end, at_tail, at_tail and stream.closed_visible)
+    return shown(stream, payloads, offset, end)
+
+
+def shown(stream: LiveStream, payloads: list[bytes], start: int, end: int) -> Slice:
+    at_tail = end == stream.visible
+    return Slice(stream, payloads, start, end, at_tail, at_tail and stream.closed_visible)
 
 
 def _across(stream: LiveStream, offset: int, until: int) -> tuple[list[bytes], int]:
-    """A read that begins in an ancestor's records."""
-    spans = forks.spans(stream, offset, until)
-    if spans is None:
+    """A read that begins in the records of an ancestor that memory holds."""
+    timeline = forks.holder(stream, offset).timeline
+    first = timeline.index_at(offset)
+    if first is None:
         raise _between()
+    spans = forks.spans(stream, offset, until)
     if not spans:
-        held = forks.index_at(stream, offset)
-        if held is None:
-            raise _between()
-        timeline, index = held
-        return [timeline.payloads[index]], timeline.ends[index]
+        return [timeline.payloads[first]], timeline.ends[first]
     payloads: list[bytes] = []
     for span in spans:
         payloads += span.timeline.payloads[span.first : span.last]

@@ -12,7 +12,18 @@ from __future__ import annotations
 from headwater.engine.group import Group
 from headwater.engine.live import LiveStream
 from headwater.engine.shelf import held_bytes
-from headwater.model.events import Appended, BucketCreated, BucketDeleted, Created, Deleted, Noted, StreamEvent
+from headwater.model.events import (
+    Appended,
+    BucketCreated,
+    BucketDeleted,
+    Created,
+    Deleted,
+    Noted,
+    Settled,
+    SnapshotPublished,
+    StreamEvent,
+    Trimmed,
+)
 from headwater.model.stream import evolve, initial_id
 
 
@@ -43,6 +54,9 @@ class _Fold:
             if isinstance(event, Noted):
                 if position > self._checkpoint:
                     group.domains[event.domain].apply(event.body, event.at_ms, position)
+            elif isinstance(event, Settled):
+                if position > self._checkpoint:
+                    self._settle(event, position)
             elif isinstance(event, BucketCreated | BucketDeleted):
                 bucket = self._shelf.bucket(event.name)
                 if position > (self._checkpoint if bucket is None else bucket.position):
@@ -96,11 +110,20 @@ class _Fold:
             raise LogContradiction(f"stream {stream.key} ends at {stream.tail}, the log continues it at {event.start}")
         evolve(stream, event, position)
         self._shelf.dirty[stream.sid] = stream
+        if isinstance(event, Trimmed | SnapshotPublished):
+            self._shelf.cut(stream)
         grown = held_bytes(stream) - held
         if grown >= 0:
             self._shelf.hold(stream, grown, position)
         else:
             self._shelf.released(stream, -grown)
+
+    def _settle(self, event: Settled, position: int) -> None:
+        self._shelf.new_files.append(event.file)
+        for extent in event.extents:
+            stream = self._find(extent.sid)
+            if stream is not None:
+                self._shelf.settle(stream, extent, position)
 
     def _find(self, sid: int) -> LiveStream | None:
         stream = self._live.get(sid)
@@ -120,7 +143,7 @@ class _Fold:
         """Payload of an event that the catalog's row already tells of: only the log still holds it."""
         end = start + sum(map(len, records))
         keep_all = stream.children > 0  # forks read what their source itself has let go
-        if not records or (end <= stream.earliest and not keep_all):
+        if not records or end <= stream.cold_end or (end <= stream.earliest and not keep_all):
             return
         timeline = stream.timeline
         if not timeline.payloads:

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections import deque
 from heapq import heappop, heappush, heapreplace
 
-from headwater.engine.live import LiveStream
+from headwater.engine.live import UNBORN, LiveStream
 from headwater.model import buckets as bucket_rules
 from headwater.model.buckets import Bucket
 from headwater.model.events import BucketEvent, Created, Deleted
+from headwater.model.extents import Extent
 from headwater.model.names import bucket_of
 from headwater.model.row import BucketRow
-from headwater.model.stream import NEVER_MS, born, evolve
+from headwater.model.stream import NEVER_MS, born, evolve, settle
 from headwater.world import Catalog
 
 
@@ -32,8 +33,17 @@ class Shelf:
         self.unlisted: dict[str, LiveStream] = {}
         """Created since the last checkpoint: the catalog's listing does not show them yet."""
         self.hot_bytes = 0
+        self.holding: dict[int, LiveStream] = {}
+        """Streams with records that are only in memory and log."""
+        self.new_extents: dict[int, list[Extent]] = {}
+        """Logged since the last checkpoint, by sid: the catalog does not know them yet."""
+        self.new_files: list[str] = []
+        """Files of the lake that were logged since the last checkpoint."""
+        self.cuts: dict[int, int] = {}
+        """Streams trimmed since the last checkpoint: sid and earliest offset."""
         self.blobs_discarded: deque[tuple[int, str]] = deque()
         """Blobs that nothing refers to any more, each with the log position that has to be synced before it goes."""
+        self._hand: list[str] = []
         self._deadlines: list[tuple[int, int, LiveStream]] = []
         self._floors: list[tuple[int, int, LiveStream]] = []
 
@@ -48,6 +58,7 @@ class Shelf:
                 return None
             stream = LiveStream(row)
             self.adopt(stream)
+        stream.used = True
         return stream
 
     def adopt(self, stream: LiveStream) -> None:
@@ -120,6 +131,8 @@ class Shelf:
         self.dirty.pop(stream.sid, None)
         self.removed[stream.sid] = stream.key
         self.hot_bytes -= held_bytes(stream)
+        self.holding.pop(stream.sid, None)
+        self.new_extents.pop(stream.sid, None)
         stream.floor = 0
 
     def _changed(self, stream: LiveStream, position: int) -> None:
@@ -154,6 +167,7 @@ class Shelf:
         self.hot_bytes += size
         if not stream.floor and size:
             stream.floor = position
+            self.holding[stream.sid] = stream
             heappush(self._floors, (position, stream.sid, stream))
 
     def released(self, stream: LiveStream, freed: int) -> None:
@@ -162,6 +176,55 @@ class Shelf:
         stream.floor = stream.timeline.positions[0] if stream.timeline.payloads else 0
         if stream.floor:
             heappush(self._floors, (stream.floor, stream.sid, stream))
+        else:
+            self.holding.pop(stream.sid, None)
+
+    def settle(self, stream: LiveStream, extent: Extent, position: int) -> None:
+        """An extent of the stream is durable in the lake."""
+        self.new_extents.setdefault(stream.sid, []).append(extent)
+        # One flush may bring several extents of a stream at the same position; settling twice changes nothing.
+        if position >= stream.position:
+            freed = settle(stream, extent.end, position)
+            self.dirty[stream.sid] = stream
+            if freed:
+                self.released(stream, freed)
+
+    def cut(self, stream: LiveStream) -> None:
+        """The stream's earliest offset moved; extents before it go with the next checkpoint, unless forks need them."""
+        self.dirty[stream.sid] = stream
+        if not stream.children:
+            self.cuts[stream.sid] = stream.earliest
+
+    def extents(self, sid: int, offset: int, count_max: int) -> list[Extent]:
+        """Extents that end behind `offset`, in order: the catalog's, then those it does not know yet."""
+        found = self.catalog.extents(sid, offset, count_max)
+        known = found[-1].end if found else offset
+        fresh = [extent for extent in self.new_extents.get(sid, ()) if extent.end > known]
+        return (found + fresh)[:count_max] if len(found) < count_max else found
+
+    # ---- room -----------------------------------------------------------------------------------------------------
+
+    def evict(self, loaded_max: int, count_max: int) -> int:
+        """Unloads idle streams while more than `loaded_max` are loaded; looks at `count_max` of them at most.
+
+        A clock: one that was used since the hand came by gets another round. What is not only in the catalog stays.
+        """
+        evicted = 0
+        surplus = len(self.streams) - loaded_max
+        for _ in range(count_max):
+            if evicted >= surplus:
+                break
+            if not self._hand:
+                self._hand = list(self.streams)
+            stream = self.streams.get(self._hand.pop())
+            if stream is None:
+                continue
+            if stream.used or stream.busy or stream.sid in self.dirty or stream.floor or stream.visible == UNBORN:
+                stream.used = False
+            else:
+                del self.streams[stream.key]
+                evicted += 1
+        return evicted
 
     def log_floor(self, tail: int) -> int:
         """The log may forget what ends at or below this: everything older is deleted or kept elsewhere."""

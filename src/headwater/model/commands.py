@@ -36,6 +36,14 @@ class Retention(msgspec.Struct, frozen=True, array_like=True):
     records: int | None = None
 
 
+class ForkPoint(msgspec.Struct, frozen=True):
+    """A fork point that was looked up in the lake, because memory does not hold it."""
+
+    at: int
+    seq: int
+    prefix: list[bytes]
+
+
 class Fork(msgspec.Struct, frozen=True):
     """A wish to share another stream's past."""
 
@@ -45,6 +53,7 @@ class Fork(msgspec.Struct, frozen=True):
     """None: the source's tail."""
     sub: int = 0
     """Messages (JSON) or bytes (otherwise) beyond the offset."""
+    point: ForkPoint | None = None
 
 
 class Create(msgspec.Struct, frozen=True):
@@ -85,6 +94,8 @@ class Trim(msgspec.Struct, frozen=True):
     """Forget what lies before a record boundary."""
 
     offset: int
+    seq: int | None = None
+    """How many records lie before the offset, when that had to be looked up in the lake."""
 
 
 class PublishSnapshot(msgspec.Struct, frozen=True):
@@ -94,6 +105,8 @@ class PublishSnapshot(msgspec.Struct, frozen=True):
     content_type: str
     blob: str
     size: int
+    seq: int | None = None
+    """As for Trim."""
 
 
 class CreateBucket(msgspec.Struct, frozen=True):

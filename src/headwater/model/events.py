@@ -10,6 +10,7 @@ from typing import final
 import msgspec
 
 from headwater.model.commands import Durability, Producer, Retention
+from headwater.model.extents import Extent
 
 
 class Forked(msgspec.Struct, frozen=True, array_like=True):
@@ -83,12 +84,14 @@ class Touched(msgspec.Struct, frozen=True, tag="touched"):
 class Trimmed(msgspec.Struct, frozen=True, tag="trimmed"):
     sid: int
     earliest: int
+    first_seq: int
     at_ms: int
 
 
 class SnapshotPublished(msgspec.Struct, frozen=True, tag="snapshot"):
     sid: int
     offset: int
+    first_seq: int
     content_type: str
     blob: str
     size: int
@@ -105,6 +108,14 @@ class BucketDeleted(msgspec.Struct, frozen=True, tag="bucket-gone"):
     at_ms: int
 
 
+class Settled(msgspec.Struct, frozen=True, tag="settled"):
+    """Records moved to the lake: they are read from `extents` from now on, and memory and log may let them go."""
+
+    file: str
+    extents: list[Extent]
+    at_ms: int
+
+
 class Noted(msgspec.Struct, frozen=True, tag="noted"):
     """Something that happened in a domain beside the streams (such as subscriptions); only it reads `body`."""
 
@@ -114,6 +125,6 @@ class Noted(msgspec.Struct, frozen=True, tag="noted"):
 
 
 BucketEvent = BucketCreated | BucketDeleted
-ColdEvent = Created | Deleted | Touched | Trimmed | SnapshotPublished | BucketCreated | BucketDeleted | Noted
+ColdEvent = Created | Deleted | Touched | Trimmed | SnapshotPublished | BucketCreated | BucketDeleted | Noted | Settled
 StreamEvent = Created | Appended | Deleted | Touched | Trimmed | SnapshotPublished
-Event = StreamEvent | BucketEvent | Noted
+Event = StreamEvent | BucketEvent | Noted | Settled

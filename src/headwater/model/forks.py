@@ -43,19 +43,42 @@ def limit_of(stream: Stream, held_by: Stream) -> int:
     return limit
 
 
-def index_at(stream: Stream, offset: int) -> tuple[Timeline, int] | None:
-    """Timeline and index of the record that begins at `offset`; None when no record begins or ends there."""
-    held_by = holder(stream, offset)
-    index = held_by.timeline.index_at(offset)
-    return None if index is None else (held_by.timeline, index)
+class ColdOffset(Exception):
+    """Memory does not hold the place: the lake has to be asked what lies at `offset` of `stream`."""
+
+    def __init__(self, stream: Stream, offset: int) -> None:
+        self.stream = stream
+        self.offset = offset
+
+
+def seq_at(stream: Stream, offset: int) -> int | None:
+    """How many records lie before `offset`; None when it is inside one. Raises ColdOffset."""
+    if offset == stream.earliest:
+        return stream.first_seq
+    if offset == stream.tail:
+        return stream.count
+    if stream.forked is not None and offset == stream.fork_at:
+        return stream.forked.seq
+    timeline = holder(stream, offset).timeline
+    if offset < timeline.start:
+        raise ColdOffset(stream, offset)
+    index = timeline.index_at(offset)
+    return None if index is None else timeline.seq + index
 
 
 def spans(stream: Stream, offset: int, until: int) -> list[Span] | None:
-    """The records of [offset, until) in order; None when `offset` is no record boundary. Linear in the fork depth."""
+    """The records of [offset, until) in order; None when `offset` is no record boundary. Linear in the fork depth.
+
+    Ends early where memory does not hold the rest; raises ColdOffset when it does not even hold the first.
+    """
     found: list[Span] = []
     while offset < until:
         held_by = holder(stream, offset)
         timeline = held_by.timeline
+        if offset < timeline.start:
+            if not found:
+                raise ColdOffset(held_by, offset)
+            break
         first = timeline.index_at(offset)
         if first is None:
             return None
@@ -89,44 +112,43 @@ def resolve(source: Stream | None, command: Create) -> tuple[Forked, list[bytes]
         raise BadHeader("Stream-Fork-Offset", "it lies beyond the source's tail")
     if at < source.earliest:
         raise BadHeader("Stream-Fork-Offset", "the source no longer keeps what lies before it")
-    place = index_at(source, at)
-    if place is None:
-        raise BadHeader("Stream-Fork-Offset", "it lies inside a message")
+    point = fork.point
+    if point is not None:
+        return _forked(source, point.at, point.seq, fork), point.prefix
     prefix: list[bytes] = []
+    seq = seq_at(source, at)
+    if seq is None:
+        raise BadHeader("Stream-Fork-Offset", "it lies inside a message")
     if fork.sub:
-        at, prefix = _sub_offset(source, at, fork)
-    return _forked(source, at, fork), prefix
+        at, seq, prefix = sub_offset(source.is_json, fork.sub, at, seq, _following(source, at, fork.sub))
+    return _forked(source, at, seq, fork), prefix
 
 
-def _sub_offset(source: Stream, at: int, fork: Fork) -> tuple[int, list[bytes]]:
-    rest = spans(source, at, source.tail) or []
-    if source.is_json:
-        left = fork.sub
-        for span in rest:
-            held = span.last - span.first
-            if left <= held:
-                return span.timeline.ends[span.first + left - 1], []
-            left -= held
-        raise BadHeader("Stream-Fork-Sub-Offset", "the source has fewer messages behind the offset")
-    if not rest:
+def _following(source: Stream, at: int, count: int) -> list[bytes]:
+    """The `count` messages behind `at` (one is enough on a byte stream)."""
+    found: list[bytes] = []
+    wanted = count if source.is_json else 1
+    for span in spans(source, at, source.tail) or []:
+        found += span.timeline.payloads[span.first : span.last][: wanted - len(found)]
+    return found
+
+
+def sub_offset(is_json: bool, sub: int, at: int, seq: int, following: list[bytes]) -> tuple[int, int, list[bytes]]:
+    """Fork point, its seq, and the part of a split message, `sub` beyond `at`. `following`: the messages there."""
+    if is_json:
+        if len(following) < sub:
+            raise BadHeader("Stream-Fork-Sub-Offset", "the source has fewer messages behind the offset")
+        return at + sum(map(len, following[:sub])), seq + sub, []
+    if not following:
         raise BadHeader("Stream-Fork-Sub-Offset", "the source has no message behind the offset")
-    payload = rest[0].timeline.payloads[rest[0].first]
-    if fork.sub > len(payload):
+    payload = following[0]
+    if sub > len(payload):
         raise BadHeader("Stream-Fork-Sub-Offset", "the message behind the offset is shorter")
-    if fork.sub == len(payload):
-        return at + fork.sub, []
-    return at, [payload[: fork.sub]]
+    if sub == len(payload):
+        return at + sub, seq + 1, []
+    return at, seq, [payload[:sub]]
 
 
-def _forked(source: Stream, at: int, fork: Fork) -> Forked:
-    seq, ms, n = 0, 0, -1
-    if at:
-        # The record that ends at the fork point is the last one shared.
-        held_by = holder(source, at - 1)
-        timeline = held_by.timeline
-        last = timeline.index_until(at) - 1
-        if last >= 0:
-            seq, ms, n = timeline.seq + last + 1, timeline.ms[last], timeline.n[last]
-        else:
-            seq, ms, n = source.first_seq, source.last_ms, source.last_n
-    return Forked(source.sid, at, seq, ms, n, fork.offset, fork.sub)
+def _forked(source: Stream, at: int, seq: int, fork: Fork) -> Forked:
+    # Ids of the fork go on behind everything its source has: the last shared record's would do, but need not be known.
+    return Forked(source.sid, at, seq, source.last_ms, source.last_n, fork.offset, fork.sub)

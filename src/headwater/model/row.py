@@ -61,3 +61,13 @@ class StreamRow(msgspec.Struct, frozen=True, array_like=True):
     children: int = 0
     """Forks that share this stream's data."""
     soft_deleted: bool = False
+    cold_end: int = 0
+    """Offset up to which the stream's own records are in the lake."""
+    cold_position: int = 0
+    """Log position after the newest of them."""
+
+    @property
+    def deadline_ms(self) -> int | None:
+        if self.soft_deleted:
+            return None
+        return self.expires_ms if self.ttl_ms is None else self.touched_ms + self.ttl_ms

@@ -77,6 +77,8 @@ class Stream:
         "children",
         "closed",
         "closed_by",
+        "cold_end",
+        "cold_position",
         "content_type",
         "count",
         "created_ms",
@@ -140,6 +142,8 @@ class Stream:
         """The stream this one was forked from; whoever builds a fork sets it."""
         self.children = row.children
         self.soft_deleted = row.soft_deleted
+        self.cold_end = row.cold_end
+        self.cold_position = row.cold_position
         self.timeline = Timeline(row.tail, row.count)
         self.touch(row.touched_ms)
 
@@ -170,6 +174,8 @@ class Stream:
             forked=self.forked,
             children=self.children,
             soft_deleted=self.soft_deleted,
+            cold_end=self.cold_end,
+            cold_position=self.cold_position,
         )
 
     def touch(self, at_ms: int) -> None:
@@ -280,9 +286,10 @@ def _trim(stream: Stream, command: Trim, now_ms: int) -> Trimmed | Unchanged:
         return Unchanged(stream.tail, stream.closed)
     if offset > stream.tail:
         raise OffsetBeyondTail(stream.tail)
-    if forks.index_at(stream, offset) is None:
+    seq = forks.seq_at(stream, offset) if command.seq is None else command.seq
+    if seq is None:
         raise BadQuery("offset", "it lies inside a message")
-    return Trimmed(stream.sid, offset, now_ms)
+    return Trimmed(stream.sid, offset, seq, now_ms)
 
 
 def decide_snapshot(stream: Stream, command: PublishSnapshot, now_ms: int) -> SnapshotPublished:
@@ -291,9 +298,10 @@ def decide_snapshot(stream: Stream, command: PublishSnapshot, now_ms: int) -> Sn
         raise SnapshotBeyondTail(stream.tail)
     if offset < stream.earliest:
         raise OffsetGone(stream.earliest)
-    if forks.index_at(stream, offset) is None:
+    seq = forks.seq_at(stream, offset) if command.seq is None else command.seq
+    if seq is None:
         raise BadQuery("snapshot_offset", "it is not the end of a message")
-    return SnapshotPublished(stream.sid, offset, command.content_type, command.blob, command.size, now_ms)
+    return SnapshotPublished(stream.sid, offset, seq, command.content_type, command.blob, command.size, now_ms)
 
 
 def _append(stream: Stream | None, command: Append, now_ms: int, limits: Limits) -> Appended | Unchanged:
@@ -386,6 +394,7 @@ def born(event: Created, position: int, source: Stream | None = None) -> StreamR
         first_seq=first_seq,
         retention=event.retention,
         forked=forked,
+        cold_end=0 if forked is None else forked.at,
     )
 
 
@@ -432,10 +441,10 @@ def evolve(stream: Stream, event: StreamEvent, position: int) -> None:
     elif isinstance(event, Touched):
         stream.touch(event.at_ms)
     elif isinstance(event, Trimmed):
-        _forget_before(stream, event.earliest)
+        _forget_before(stream, event.earliest, event.first_seq)
     elif isinstance(event, SnapshotPublished):
         stream.snapshot = Snapshot(event.offset, event.content_type, event.blob, event.size)
-        _forget_before(stream, event.offset)
+        _forget_before(stream, event.offset, event.first_seq)
     elif isinstance(event, Deleted):
         stream.soft_deleted = event.soft
     else:
@@ -443,16 +452,24 @@ def evolve(stream: Stream, event: StreamEvent, position: int) -> None:
     stream.position = position
 
 
-def _forget_before(stream: Stream, offset: int) -> None:
+def _forget_before(stream: Stream, offset: int, seq: int) -> None:
     """Moves the earliest offset. Records that forks still share stay where they are: only this stream lets them go."""
-    place = forks.index_at(stream, offset)
     stream.earliest = offset
-    if place is None:
-        raise RuntimeError(f"stream {stream.key} was trimmed at {offset}, where no record begins")
-    timeline, index = place
-    stream.first_seq = timeline.seq + index
-    if timeline is stream.timeline and not stream.children:
-        timeline.drop_before(index)
+    stream.first_seq = seq
+    timeline = stream.timeline
+    if not stream.children and offset > timeline.start:
+        timeline.drop_before(timeline.index_until(offset))
+
+
+def settle(stream: Stream, end: int, position: int) -> int:
+    """The stream's own records up to `end` are in the lake: memory lets them go. Returns how many bytes that freed."""
+    timeline = stream.timeline
+    index = timeline.index_until(end)
+    if index:
+        stream.cold_position = max(stream.cold_position, timeline.positions[index - 1])
+    stream.cold_end = max(stream.cold_end, end)
+    stream.position = position
+    return timeline.drop_before(index)
 
 
 def _forget(seen: dict[str, Seen], before_ms: int) -> None:

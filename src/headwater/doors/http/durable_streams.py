@@ -14,9 +14,10 @@ from headwater.doors.http import sse
 from headwater.doors.http.connection import Exchange
 from headwater.doors.http.live import SLICE_BYTES, BodyPump, LongPoll, SseFeed, body_parts
 from headwater.doors.http.respond import Responder
+from headwater.engine.cold import Reads
 from headwater.engine.group import Group, Outcome
 from headwater.engine.live import LiveStream
-from headwater.engine.reads import Slice, plan
+from headwater.engine.reads import Cold, Slice, plan
 from headwater.errors import BadBody, BadHeader, BadQuery, Failure, MethodNotAllowed
 from headwater.model import cursor as cursors
 from headwater.model import json_mode, offsets
@@ -44,8 +45,11 @@ class PlainAppend:
 class DurableStreams:
     """Handles one stream's requests. Counters are plain ints: `observe` exports them."""
 
-    def __init__(self, group: Group, settings: Settings, responder: Responder, clock: Clock, rng: Rng) -> None:
+    def __init__(
+        self, group: Group, reads: Reads, settings: Settings, responder: Responder, clock: Clock, rng: Rng
+    ) -> None:
         self._group = group
+        self._reads = reads
         self._settings = settings
         self._responder = responder
         self._clock = clock
@@ -271,8 +275,21 @@ class DurableStreams:
         elif live == "long-poll":
             self._long_poll(exchange, stream, offset, wanted.get("cursor"))
         else:
-            part = plan(stream, offset, self._bytes_max(wanted.get("max_bytes")))
-            self._catch_up(exchange, part, offset == NOW)
+            bytes_max = self._bytes_max(wanted.get("max_bytes"))
+            act = self._or_fail(exchange, lambda part: self._catch_up(exchange, part, offset == NOW))
+            self._reads.read(stream, offset, bytes_max, act)
+
+    @staticmethod
+    def _or_fail(exchange: Exchange, act: Callable[[Slice], None]) -> Callable[[Slice | Failure], None]:
+        """Answers a failed read, and hands a good one on."""
+
+        def done(part: Slice | Failure) -> None:
+            if isinstance(part, Failure):
+                exchange.fail(part)
+            else:
+                act(part)
+
+        return done
 
     def _bytes_max(self, text: str | None) -> int:
         limit = self._settings.read_bytes_max
@@ -322,28 +339,28 @@ class DurableStreams:
         return cursors.answer(theirs, self._clock.now_ms(), jitter)
 
     def _long_poll(self, exchange: Exchange, stream: LiveStream, offset: int, cursor: str | None) -> None:
-        part = plan(stream, offset, self._settings.read_bytes_max)
-        if part.payloads or part.closed:
-            self._answer_long_poll(exchange, part, cursor)
-            return
+        bytes_max = self._settings.read_bytes_max
 
-        def answer(exchange: Exchange, stream: LiveStream, start: int) -> None:
-            self.long_polls_open -= 1
-            try:
-                self._answer_long_poll(
-                    exchange, plan(stream, start, self._settings.read_bytes_max), cursor
-                )
-            except Failure as failure:
-                exchange.fail(failure)
+        def first(part: Slice) -> None:
+            if part.payloads or part.closed:
+                self._answer_long_poll(exchange, part, cursor)
+                return
+            self.long_polls_open += 1
+            timeout_s = self._settings.long_poll_timeout_ms / 1000
+            LongPoll(exchange, self._group, stream, part.end, timeout_s, again)
 
-        def gone(exchange: Exchange, failure: Failure | None) -> None:
+        def again(offset: int, failure: Failure | None) -> None:
             self.long_polls_open -= 1
             if failure is not None:
                 exchange.fail(failure)
+                return
+            answer = self._or_fail(exchange, lambda part: self._answer_long_poll(exchange, part, cursor))
+            try:
+                self._reads.read(stream, offset, bytes_max, answer)
+            except Failure as refused:
+                exchange.fail(refused)
 
-        self.long_polls_open += 1
-        timeout_s = self._settings.long_poll_timeout_ms / 1000
-        LongPoll(exchange, self._group, stream, part.end, timeout_s, answer, gone)
+        self._reads.read(stream, offset, bytes_max, self._or_fail(exchange, first))
 
     def _answer_long_poll(self, exchange: Exchange, part: Slice, cursor: str | None) -> None:
         answer = self._read_headers(part)
@@ -360,6 +377,7 @@ class DurableStreams:
         if exchange.request.version != "1.1":
             raise BadQuery("live", "SSE needs HTTP/1.1")
         start = plan(stream, offset, 1)
+        begin = start.offset if isinstance(start, Cold) else start.start
         answer = [
             ("Content-Type", "text/event-stream"),
             ("Cache-Control", "no-cache"),
@@ -378,8 +396,9 @@ class DurableStreams:
         feed = SseFeed(
             exchange,
             self._group,
+            self._reads,
             stream,
-            start.start,
+            begin,
             present,
             settings.sse_keepalive_ms / 1000,
             settings.sse_lifetime_ms / 1000,

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator
 
 from headwater.doors.http import sse
 from headwater.doors.http.connection import Exchange
+from headwater.engine.cold import Reads
 from headwater.engine.group import Group
 from headwater.engine.live import LiveStream
-from headwater.engine.reads import Slice, plan
+from headwater.engine.reads import Slice
 from headwater.errors import Failure, StreamNotFound
 
 SLICE_BYTES = 256 * 1024
@@ -62,7 +63,7 @@ def body_parts(payloads: list[bytes], is_json: bool) -> Iterator[bytes]:
 
 
 class LongPoll:
-    """Waits for a stream to grow, then answers once."""
+    """Waits for a stream to grow, then calls `answer` once, with where to read from, or with why there is nothing."""
 
     def __init__(
         self,
@@ -71,30 +72,28 @@ class LongPoll:
         stream: LiveStream,
         offset: int,
         timeout_s: float,
-        answer: Callable[[Exchange, LiveStream, int], None],
-        expired: Callable[[Exchange, Failure | None], None],
+        answer: Callable[[int, Failure | None], None],
     ) -> None:
         self._exchange = exchange
         self._group = group
         self._stream = stream
         self._offset = offset
         self._answer = answer
-        self._expired = expired
         group.follow(stream, self)
         self._timer = asyncio.get_running_loop().call_later(timeout_s, self._time_out)
         exchange.connection.stream(self)
 
     def wake(self, stream: LiveStream) -> None:
         self._leave()
-        self._answer(self._exchange, stream, self._offset)
+        self._answer(self._offset, None)
 
     def gone(self, stream: LiveStream) -> None:
         self._leave()
-        self._expired(self._exchange, StreamNotFound())
+        self._answer(self._offset, StreamNotFound())
 
     def _time_out(self) -> None:
         self._leave()
-        self._answer(self._exchange, self._stream, self._offset)
+        self._answer(self._offset, None)
 
     def _leave(self) -> None:
         self._timer.cancel()
@@ -121,6 +120,7 @@ class SseFeed:
         self,
         exchange: Exchange,
         group: Group,
+        reads: Reads,
         stream: LiveStream,
         offset: int,
         cursor: Callable[[], int],
@@ -130,12 +130,16 @@ class SseFeed:
     ) -> None:
         self._exchange = exchange
         self._group = group
+        self._reads = reads
         self._stream = stream
         self._offset = offset
         self._cursor = cursor
         self._keepalive_s = keepalive_s
         self._closed = closed
         self._over = False
+        self._reading = False
+        self._pumping = False
+        self._greeted = False
         now_s = asyncio.get_running_loop().time()
         self._quiet_since_s = now_s
         self._ends_s = now_s + lifetime_s
@@ -144,12 +148,8 @@ class SseFeed:
 
     def begin(self, head: bytes) -> None:
         """Sends the header block and everything from the offset on; the first control event comes even without data."""
-        connection = self._exchange.connection
-        connection.write(head)
-        part = self._read()
-        if part is not None:
-            self._send(sse.events(part, self._cursor()), part)
-            self._pump()
+        self._exchange.connection.write(head)
+        self._pump()
 
     def wake(self, stream: LiveStream) -> None:
         # Only a follower that stands at the tail is written to; the others come here through `drained`.
@@ -161,42 +161,52 @@ class SseFeed:
             self._pump()
 
     def _pump(self) -> None:
+        """Writes as long as the socket takes it and there is something to write."""
         connection = self._exchange.connection
         stream = self._stream
-        while not connection.paused and not self._over:
-            if self._offset == stream.visible and not stream.closed_visible:
+        while not (connection.paused or self._over or self._reading):
+            if self._offset == stream.visible and self._greeted and not stream.closed_visible:
                 return
-            cursor = self._cursor()
-            key = (self._offset, stream.visible, stream.closed_visible, cursor)
             cached = stream.encoded
-            if cached is not None and (found := cached.get(key)) is not None:
+            if cached is not None and (found := cached.get(self._place())) is not None:
                 connection.write(found[0])
                 self._advance(found[1], found[2])
                 continue
-            part = self._read()
-            if part is None:
-                return
-            data = sse.events(part, cursor)
-            if part.up_to_date:
-                if stream.encoded is None:
-                    stream.encoded = {}
-                stream.encoded[key] = (data, part.end, part.closed)
-            self._send(data, part)
+            self._reading = self._pumping = True
+            try:
+                self._reads.read(stream, self._offset, SLICE_BYTES, self._got)
+            except Failure as failure:
+                self._got(failure)
+            self._pumping = False
 
-    def _read(self) -> Slice | None:
-        try:
-            return plan(self._stream, self._offset, SLICE_BYTES)
-        except Failure:
-            # Retention overtook this follower: the connection ends, and its return is told 410 and where to start.
+    def _place(self) -> object:
+        """What an encoded event depends on."""
+        stream = self._stream
+        return self._offset, stream.visible, stream.closed_visible, self._cursor()
+
+    def _got(self, part: Slice | Failure) -> None:
+        """Records arrived: at once from memory, later from the lake."""
+        self._reading = False
+        if self._over:
+            return
+        if isinstance(part, Failure):
+            # Retention overtook this follower, or the lake is away: the connection ends, and its return is told why.
             self._end(b"")
-            return None
-
-    def _send(self, data: bytes, part: Slice) -> None:
+            return
+        place = self._place()
+        data = sse.events(part, self._cursor())
+        if part.up_to_date:
+            if self._stream.encoded is None:
+                self._stream.encoded = {}
+            self._stream.encoded[place] = (data, part.end, part.closed)
         self._exchange.connection.write(data)
         self._advance(part.end, part.closed)
+        if not self._pumping:
+            self._pump()
 
     def _advance(self, offset: int, closed: bool) -> None:
         self._offset = offset
+        self._greeted = True
         self._quiet_since_s = 0.0
         if closed:
             self._end(b"")

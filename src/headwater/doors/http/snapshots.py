@@ -7,15 +7,16 @@ appends: blobs go to the object store in worker threads, and only a reference to
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Coroutine, Iterator
 
 from headwater.config import Settings
 from headwater.doors.http import headers as parse
 from headwater.doors.http.connection import Exchange
 from headwater.doors.http.live import SLICE_BYTES, BodyPump
+from headwater.engine.cold import Reads
 from headwater.engine.group import Group, Outcome
 from headwater.engine.live import LiveStream
-from headwater.engine.reads import plan
 from headwater.errors import (
     BadQuery,
     Failure,
@@ -26,6 +27,7 @@ from headwater.errors import (
 )
 from headwater.model import offsets
 from headwater.model.commands import PublishSnapshot
+from headwater.model.forks import ColdOffset
 from headwater.model.row import Snapshot
 from headwater.model.stream import decide_snapshot
 from headwater.world import Blobs, BlobsUnavailable, Rng
@@ -35,8 +37,9 @@ BOOTSTRAP_BYTES_MAX = 128 * 1024 * 1024
 
 
 class Snapshots:
-    def __init__(self, group: Group, blobs: Blobs, settings: Settings, rng: Rng) -> None:
+    def __init__(self, group: Group, reads: Reads, blobs: Blobs, settings: Settings, rng: Rng) -> None:
         self._group = group
+        self._reads = reads
         self._blobs = blobs
         self._settings = settings
         self._rng = rng
@@ -96,7 +99,8 @@ class Snapshots:
         blob = f"snapshots/{stream.sid}/{offset:020d}-{self._rng.token(8).hex()}"
         command = PublishSnapshot(offset, raw.decode(), blob, len(exchange.request.body))
         # Judged twice: now, so that a hopeless blob is not stored, and again when it is.
-        decide_snapshot(stream, command, 0)
+        with contextlib.suppress(ColdOffset):
+            decide_snapshot(stream, command, 0)
         self._run(exchange, self._store(exchange, key, command))
 
     async def _store(self, exchange: Exchange, key: str, command: PublishSnapshot) -> None:
@@ -154,7 +158,7 @@ class Snapshots:
             body = b"" if snapshot is None else await self._blob(snapshot)
             if stream.snapshot is snapshot:
                 break  # otherwise a newer one was published meanwhile, and what it covers may be gone
-        part = plan(stream, stream.earliest, BOOTSTRAP_BYTES_MAX)
+        part = await self._reads.read_now(stream, stream.earliest, BOOTSTRAP_BYTES_MAX)
         boundary = f"headwater-{self._rng.token(12).hex()}"
         media = "application/octet-stream" if snapshot is None else snapshot.content_type
         first = _part_head(boundary, media, first=True)

@@ -1,0 +1,141 @@
+"""Settling: the oldest records leave memory and log for the lake.
+
+Owns when and how much. Never lets go of a record before the lake's table holds it and the log says where; a crash
+between any two steps loses nothing, and start-up takes back what the log does not know of.
+
+    collect runs -> lake.settle (object, then table) -> log Settled -> memory released -> checkpoint -> log trimmed
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import Callable
+
+from headwater.engine.group import Group
+from headwater.engine.live import LiveStream
+from headwater.model.extents import Run
+from headwater.world import BlobsUnavailable, Lake
+
+LOOK_S = 0.2
+COLLECT_SLICE = 500
+RETRY_S_MAX = 30.0
+
+
+class Flusher:
+    """`failure` says why the last flush did not succeed; None while they do."""
+
+    def __init__(
+        self,
+        group: Group,
+        lake: Lake,
+        flush_bytes: int,
+        flush_interval_ms: int,
+        file_bytes_max: int,
+        report: Callable[[str], None],
+    ) -> None:
+        self._group = group
+        self._lake = lake
+        self._flush_bytes = flush_bytes
+        self._interval_s = flush_interval_ms / 1000
+        self._file_bytes_max = file_bytes_max
+        self._report = report
+        self._task: asyncio.Task[None] | None = None
+        self._lock = asyncio.Lock()
+        self._retry_s = 0.0
+        self._last_s = asyncio.get_running_loop().time()
+        self.failure: str | None = None
+        self.flushes_count = 0
+        self.flushed_bytes = 0
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(self._retry_s or LOOK_S)
+            shelf = self._group.shelf
+            aged = shelf.holding and loop.time() - self._last_s >= self._interval_s
+            if shelf.hot_bytes < self._flush_bytes and not aged:
+                continue
+            try:
+                while await self.flush() and shelf.hot_bytes >= self._flush_bytes:
+                    pass
+                self.failure, self._retry_s = None, 0.0
+            except BlobsUnavailable as error:
+                # Nothing is lost: everything is still in memory and log. Appends are refused above the ceiling.
+                if self.failure is None:
+                    self._report(str(error))
+                self.failure = f"the lake takes nothing: {error}"
+                self._retry_s = min(RETRY_S_MAX, max(0.5, self._retry_s * 2))
+
+    async def flush(self) -> int:
+        """Settles the oldest records, one file at most; returns how many bytes that were. Raises BlobsUnavailable."""
+        async with self._lock:
+            group = self._group
+            if group.log.failure is not None:
+                return 0
+            runs, streams, size = await self._collect()
+            if not runs:
+                self._last_s = asyncio.get_running_loop().time()
+                return 0
+            file, extents = await asyncio.to_thread(self._lake.settle, runs, 0)
+            group.settle(file, extents, streams)
+            self.flushes_count += 1
+            self.flushed_bytes += size
+            if size < self._file_bytes_max:
+                self._last_s = asyncio.get_running_loop().time()
+            return size
+
+    async def _collect(self) -> tuple[list[Run], dict[int, LiveStream], int]:
+        """Runs of the oldest records, up to a file's size. Walks the streams that hold something, in slices."""
+        limit = self._group.log.synced
+        held = sorted(self._group.shelf.holding.values(), key=_floor)
+        runs: list[Run] = []
+        streams: dict[int, LiveStream] = {}
+        size = 0
+        for index, stream in enumerate(held):
+            if size >= self._file_bytes_max:
+                break
+            run = cut(stream, limit, self._file_bytes_max - size)
+            if run is not None:
+                runs.append(run)
+                streams[stream.sid] = stream
+                size += run.ends[-1] - run.start
+            if index % COLLECT_SLICE == COLLECT_SLICE - 1:
+                await asyncio.sleep(0)
+        return runs, streams, size
+
+
+def _floor(stream: LiveStream) -> int:
+    return stream.floor
+
+
+def cut(stream: LiveStream, limit: int, bytes_max: int) -> Run | None:
+    """The stream's oldest records that are synced, at most about `bytes_max`, whole appends only."""
+    timeline = stream.timeline
+    count = bisect_right(timeline.positions, limit)
+    if not count:
+        return None
+    if timeline.ends[count - 1] - timeline.start > bytes_max:
+        count = max(1, timeline.index_until(timeline.start + bytes_max))
+        # All records of one event have one position: none of them stays behind.
+        count = bisect_right(timeline.positions, timeline.positions[count - 1], count - 1)
+    return Run(
+        stream.key,
+        stream.sid,
+        stream.content_type,
+        timeline.seq,
+        timeline.start,
+        timeline.payloads[:count],
+        timeline.ends[:count],
+        timeline.ms[:count],
+        timeline.n[:count],
+        timeline.positions[:count],
+    )

@@ -1,0 +1,52 @@
+"""What moves between memory and the lake: runs of records going out, extents saying where they went.
+
+Owns the two shapes. Never reads or writes either place.
+"""
+
+from __future__ import annotations
+
+from array import array
+
+import msgspec
+
+
+class Run(msgspec.Struct, frozen=True):
+    """A contiguous range of one stream's records, as columns, on its way to the lake."""
+
+    key: str
+    sid: int
+    content_type: str
+    seq_start: int
+    start: int
+    payloads: list[bytes]
+    ends: array[int]
+    ms: array[int]
+    n: array[int]
+    positions: array[int]
+
+
+class Extent(msgspec.Struct, frozen=True, array_like=True):
+    """A contiguous range of one stream's records inside one row group of one file of the lake. Persisted."""
+
+    sid: int
+    start: int
+    end: int
+    seq_start: int
+    ms: int
+    n: int
+    """Id of its first record."""
+    file: str
+    row_group: int
+    row_start: int
+    row_count: int
+
+
+class Records(msgspec.Struct, frozen=True):
+    """Records read back from the lake, as columns."""
+
+    start: int
+    seq_start: int
+    payloads: list[bytes]
+    ends: list[int]
+    ms: list[int]
+    n: list[int]
