@@ -96,7 +96,7 @@ class Client(asyncio.Protocol):
         self._write(self._pipeline)
 
     def data_received(self, data: bytes) -> None:
-        if b"-" == data[:1] or b"\n-" in data:
+        if data[:1] == b"-" or b"\n-" in data:
             if len(self._load.errors) < ERRORS_SHOWN:
                 self._load.errors.append(data[:200].decode("latin-1"))
             return

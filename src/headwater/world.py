@@ -54,6 +54,11 @@ class Log(Protocol):
     """
 
     @property
+    def head(self) -> int:
+        """Position of the oldest event it still holds, or of the first one it will; known once `replay` began."""
+        ...
+
+    @property
     def tail(self) -> int: ...
 
     @property
@@ -75,8 +80,11 @@ class Log(Protocol):
         """Hands everything gathered to the writer. Returns at once; `on_progress` fires when watermarks move."""
         ...
 
-    def replay(self) -> Iterator[tuple[int, Event]]:
-        """Every retained event with the position after it, oldest first. Called once, before `start`."""
+    def replay(self, promised: int = 0) -> Iterator[tuple[int, Event]]:
+        """Every retained event with the position after it, oldest first. Called once, before `start`.
+
+        The log is known to have been synced up to `promised`: less than that is damage, not a torn end.
+        """
         ...
 
     def start(self, on_progress: Callable[[], None]) -> None:
@@ -149,6 +157,8 @@ class Change(msgspec.Struct, frozen=True):
     things: list[tuple[str, str, bytes | None]]
     """(domain, name, row) of state beside the streams; None removes it."""
     position: int
+    log_floor: int
+    """The log may have forgotten what ends at or below this, and nothing else."""
     next_sid: int
 
 
@@ -158,6 +168,11 @@ class Catalog(Protocol):
     @property
     def position(self) -> int:
         """Every event that ends at or below this position is reflected in the rows."""
+        ...
+
+    @property
+    def log_floor(self) -> int:
+        """The log still has everything behind this position."""
         ...
 
     @property

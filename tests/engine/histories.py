@@ -19,6 +19,7 @@ from headwater.engine.group import Group
 from headwater.engine.live import LiveStream
 from headwater.engine.recovery import recover
 from headwater.engine.shelf import held_bytes
+from headwater.errors import StreamNotFound, StreamSoftDeleted
 from headwater.log.wal import Wal
 from headwater.model import forks
 from headwater.model.commands import (
@@ -226,19 +227,26 @@ def walk(ms: int) -> Do:
     return Do(act, f"+{ms} ms")
 
 
-def upkeep(node: Node) -> None:
+async def upkeep(node: Node) -> None:
+    await node.settle()  # a policy lets go only of what is visible
     node.group.expire_due(10)
     node.group.apply_retention()
 
 
 def touch(key: str) -> Do:
-    def act(node: Node) -> None:
-        stream = node.group.shelf.find(key)
-        if stream is not None and not node.group.unsettled(key) and not stream.soft_deleted:
-            if stream.deadline_ms > node.clock.ms:
-                node.group.find(key, touch=True)
+    async def act(node: Node) -> None:
+        await node.settle()
+        try:
+            node.group.find(key, touch=True)
+        except (StreamNotFound, StreamSoftDeleted):
+            pass
 
     return Do(act, f"read {key}")
+
+
+def note(body: bytes) -> Do:
+    named = b"%c=%b" % (97 + body[0] % 3, body[1:])
+    return Do(lambda node: node.group.note("notes", named), f"note {named!r}")
 
 
 others = st.one_of(
@@ -246,9 +254,7 @@ others = st.one_of(
     st.sampled_from([1, 500, 3_000, -700]).map(walk),
     st.just(Do(upkeep, "upkeep")),
     keys.map(touch),
-    st.binary(min_size=3, max_size=6).map(
-        lambda body: Do(lambda node: node.group.note("notes", b"%c=%b" % (97 + body[0] % 3, body[1:])), f"note {body!r}")
-    ),
+    st.binary(min_size=1, max_size=6).map(note),
     st.just(Do(Node.settle, "settle")),
 )
 changes = st.sampled_from([creates()] * 4 + [appends()] * 12 + [lets_go()] * 4 + [deletes] * 2 + [others] * 4).flatmap(
@@ -274,7 +280,7 @@ class Checkpoint:
 meanwhile = st.sampled_from([creates(), deletes, appends(), lets_go()]).flatmap(lambda kind: kind)
 steps = st.sampled_from([changes] * 12 + [st.lists(meanwhile, max_size=6).map(Checkpoint)]).flatmap(lambda kind: kind)
 # Every history begins with streams, so that little of it is spent on names that are not there.
-first = [Submit(key, lambda stream, group, key=key: Create(key, "text/plain", [b"first"]), "create") for key in KEYS[:3]]
+first = [Submit(key, lambda _, __, key=key: Create(key, "text/plain", [b"first"]), "create") for key in KEYS[:3]]
 histories = st.lists(steps, min_size=30, max_size=60).map(lambda rest: [*first, *rest])
 
 
@@ -296,8 +302,10 @@ def state(node: Node) -> dict[str, Any]:
     for name in BUCKETS:
         bucket = shelf.bucket(name)
         found[f"bucket {name}"] = None if bucket is None or not bucket.exists else (bucket.explicit, bucket.count)
-        listed = listing.page(shelf, name, "", "", 100, node.clock.ms).streams
-        found[f"listing {name}"] = [(one.stream_id, one.tail_offset, one.earliest_offset, one.records) for one in listed]
+        found[f"listing {name}"] = [
+            (one.stream_id, one.tail_offset, one.earliest_offset, one.records)
+            for one in listing.page(shelf, name, "", "", 100, node.clock.ms).streams
+        ]
     found["notes"] = dict(node.notes.values)
     found["next sid"] = group.next_sid
     return found

@@ -63,6 +63,7 @@ class SqliteCatalog:
         if found != FORMAT:
             raise CatalogMismatch(f"{path} has catalog format {found}; this version reads format {FORMAT}")
         self.position: int = meta.get("position", 0)
+        self.log_floor: int = meta.get("log_floor", 0)
         self.next_sid: int = meta.get("next_sid", 0)
 
     def load(self, key: str) -> StreamRow | None:
@@ -136,11 +137,16 @@ class SqliteCatalog:
                 (thing for thing in change.things if thing[2] is not None),
             )
             db.executemany(
-                "insert into meta (name, value) values (?, ?)"
-                " on conflict (name) do update set value = excluded.value",
-                [("format", FORMAT), ("position", change.position), ("next_sid", change.next_sid)],
+                "insert into meta (name, value) values (?, ?) on conflict (name) do update set value = excluded.value",
+                [
+                    ("format", FORMAT),
+                    ("position", change.position),
+                    ("log_floor", change.log_floor),
+                    ("next_sid", change.next_sid),
+                ],
             )
         self.position = change.position
+        self.log_floor = change.log_floor
         self.next_sid = change.next_sid
 
     def close(self) -> None:

@@ -63,7 +63,7 @@ class Reads:
 
     def fetch(self, cold: Cold, done: Done) -> None:
         """Calls `done` with the records, joined by what memory holds behind them as far as `bytes_max` allows."""
-        lake = self._need()
+        lake = self.lake()
         extents = self._group.shelf.extents(cold.held_by.sid, cold.offset, EXTENTS_MAX)
         self.reads_count += 1
 
@@ -85,11 +85,11 @@ class Reads:
                 payloads, end = payloads + more.payloads, more.end
             done(shown(stream, payloads, cold.offset, end))
 
-        self._run(read, finish)
+        self.run(read, finish)
 
     def resolve(self, cold: forks.ColdOffset, key: str, command: Command, waiter: Waiter) -> None:
         """Looks up what a command needs to know about a cold offset, then submits it again with the answer."""
-        lake = self._need()
+        lake = self.lake()
         stream, offset = cold.stream, cold.offset
         wanted = 0
         if isinstance(command, Create) and command.fork is not None:
@@ -108,14 +108,14 @@ class Reads:
             except Failure as failure:
                 waiter.resolve(failure)
 
-        self._run(look, finish)
+        self.run(look, finish)
 
-    def _need(self) -> Lake:
+    def lake(self) -> Lake:
         if self._lake is None:
             raise RuntimeError("a record is neither in memory nor is there a lake")
         return self._lake
 
-    def _run(self, work: Callable[[], T], finish: Callable[[T | Failure], None]) -> None:
+    def run(self, work: Callable[[], T], finish: Callable[[T | Failure], None]) -> None:
         if self.pending >= PENDING_MAX:
             finish(Overloaded("too many reads wait for the lake"))
             return

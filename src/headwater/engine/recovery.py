@@ -50,7 +50,7 @@ class _Fold:
         count = 0
         for name, domain in group.domains.items():
             domain.restore(group.catalog.load_things(name))
-        for position, event in group.log.replay():
+        for position, event in group.log.replay(self._checkpoint):
             if isinstance(event, Noted):
                 if position > self._checkpoint:
                     group.domains[event.domain].apply(event.body, event.at_ms, position)
@@ -64,6 +64,11 @@ class _Fold:
             else:
                 self._apply(position, event)
             count += 1
+        if group.log.head > group.catalog.log_floor:
+            raise LogContradiction(
+                f"the log begins at position {group.log.head}, but the catalog counts on it from "
+                f"{group.catalog.log_floor} on: log files are missing; restore them"
+            )
         if group.log.tail < self._checkpoint:
             raise LogContradiction(
                 f"the catalog is true for log position {self._checkpoint}, but the log ends at {group.log.tail}: "

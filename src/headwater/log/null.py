@@ -12,6 +12,7 @@ from headwater.model.events import Event
 
 class NullLog:
     def __init__(self) -> None:
+        self.head = 0
         self.tail = 0
         self.written = 0
         self.synced = 0
@@ -25,7 +26,7 @@ class NullLog:
 
     def seal(self) -> None: ...
 
-    def replay(self) -> Iterator[tuple[int, Event]]:
+    def replay(self, promised: int = 0) -> Iterator[tuple[int, Event]]:
         return iter(())
 
     def start(self, on_progress: Callable[[], None]) -> None: ...

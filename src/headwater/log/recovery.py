@@ -31,10 +31,11 @@ class LogCorrupt(Exception):
 class LogFile:
     """One log file, read. `end` is the position after its last intact frame, `complete` says an END closed it."""
 
-    def __init__(self, path: Path, base: int, later: list[Path]) -> None:
+    def __init__(self, path: Path, base: int, later: list[Path], promised: int) -> None:
         self._path = path
         self._base = base
         self._later = later
+        self._promised = promised
         self._vouched = base
         self.end = base
         self.complete = False
@@ -60,6 +61,8 @@ class LogFile:
         if self._later:
             # A file is opened only after the one before it was ended and synced.
             raise LogCorrupt(self._path, self.end, f"{self._later[0].name} continues behind the damage")
+        if self.end < self._promised:
+            raise LogCorrupt(self._path, self.end, f"the catalog vouches for the log up to {self._promised}")
         witness = frames.vouched_beyond(data, self._base, self.end)
         if witness is not None:
             raise LogCorrupt(self._path, self.end, f"the batch at {witness} was written after this place was synced")
@@ -92,7 +95,7 @@ def list_files(directory: Path) -> list[tuple[int, Path]]:
     return sorted((int(path.stem), path) for path in directory.glob("*.wal") if path.stem.isdigit())
 
 
-def read_file(path: Path, base: int, expected: int, later: list[Path]) -> LogFile:
+def read_file(path: Path, base: int, expected: int, later: list[Path], promised: int) -> LogFile:
     if base != expected:
         raise LogCorrupt(path, base, f"the log file that ends at {base} is missing; the log was read up to {expected}")
-    return LogFile(path, base, later)
+    return LogFile(path, base, later, promised)

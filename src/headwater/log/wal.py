@@ -64,6 +64,7 @@ class Wal:
         self._sealed = True
         self._closed = False
         self._bases: list[int] = []
+        self.head = 0
         self.tail = 0
         self.written = 0
         self.synced = 0
@@ -71,16 +72,16 @@ class Wal:
 
     # ---- before it runs -----------------------------------------------------------------------------------------
 
-    def replay(self) -> Iterator[tuple[int, Event]]:
+    def replay(self, promised: int = 0) -> Iterator[tuple[int, Event]]:
         """See `Log.replay`. Raises LogCorrupt when promised data is damaged; cuts off a torn end."""
         self._directory.mkdir(parents=True, exist_ok=True)
         files = list_files(self._directory)
         self._bases = [base for base, _ in files]
         if files:
-            self.tail = self._base = files[0][0]
+            self.head = self.tail = self._base = files[0][0]
         for index, (base, path) in enumerate(files):
             later = [path for _, path in files[index + 1 :]]
-            reader = read_file(path, base, self.tail, later)
+            reader = read_file(path, base, self.tail, later, promised)
             for frame in reader.frames():
                 yield frame.end, entries.decode(frame)
             self._base, self.tail = base, reader.end
@@ -227,9 +228,12 @@ class Wal:
             try:
                 act()
             except Exception as error:
-                reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-                self.failure = f"the log could not be written ({reason}); restart on a healthy disk"
+                self._break(error)
         self._notify()
+
+    def _break(self, error: Exception) -> None:
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        self.failure = f"the log could not be written ({reason}); restart on a healthy disk"
 
     def _write(self, batches: list[_Batch]) -> None:
         at = 0
@@ -317,7 +321,13 @@ class Wal:
             try:
                 while at < stop:
                     at += os.pwrite(fd, _ZEROS[: stop - at], at - self._fd_base)
-                os.fdatasync(fd)
+                try:
+                    os.fdatasync(fd)
+                except OSError as error:
+                    # Zeros or not: a disk that fails a sync has broken its promise about this file.
+                    self._break(error)
+                    self._notify()
+                    raise
                 self._filled = stop
             finally:
                 os.close(fd)

@@ -148,14 +148,17 @@ class Batches:
         media = None
         if entry.content_type is not None:
             media = parse.content_type(entry.content_type.encode(), settings.content_type_bytes_max)
-        records = _records(entry)
-        if media is None and entry.records is not None:
+        elif entry.records is not None:
             media = json_mode.JSON
+        records = _records(entry, media)
         if not records and not entry.close:
             raise BadBody("an entry brings records, or closes its stream")
+        if entry.stream_seq is not None:
+            _check_size("stream_seq", entry.stream_seq, settings.stream_seq_bytes_max)
         names = (entry.producer_id, entry.producer_epoch, entry.producer_seq)
         producer = None
         if entry.producer_id and entry.producer_epoch is not None and entry.producer_seq is not None:
+            _check_size("producer_id", entry.producer_id, settings.producer_id_bytes_max)
             producer = Producer(entry.producer_id, entry.producer_epoch, entry.producer_seq)
             if min(producer.epoch, producer.seq) < 0 or max(producer.epoch, producer.seq) >= 1 << 53:
                 raise BadBody("producer_epoch and producer_seq are integers from 0 to 2^53-1")
@@ -164,21 +167,30 @@ class Batches:
         return key, Append(records, media, producer, entry.stream_seq, entry.close)
 
 
-def _records(entry: BulkEntry) -> list[bytes]:
+def _check_size(name: str, value: str, bytes_max: int) -> None:
+    if len(value.encode()) > bytes_max:
+        raise BadBody(f"{name} is at most {bytes_max} bytes")
+
+
+def _records(entry: BulkEntry, media: str | None) -> list[bytes]:
     given = [value for value in (entry.records, entry.text, entry.binary) if value is not None]
     if len(given) > 1:
         raise BadBody("an entry has one of records, text and binary")
     if entry.records is not None:
         found = [bytes(raw) for raw in entry.records]
-        for record in found:
-            json_mode.messages(b"[" + record + b"]")
-        return found
-    if entry.text is not None:
-        found = [text.encode("utf-8", "surrogatepass") for text in entry.text]
+    elif entry.text is not None:
+        found = [text.encode() for text in entry.text]
     else:
         found = list(entry.binary or ())
     if not all(found):
         raise BadBody("an empty record cannot be appended")
+    if found and media is None:
+        raise BadBody("text and binary name their content_type")
+    if entry.records is not None or media == json_mode.JSON:
+        for record in found:
+            # In brackets, so that an array stays one message and two values do not pass as one.
+            if len(json_mode.messages(b"[" + record + b"]")) != 1:
+                raise BadBody("a record of a JSON stream is one JSON value")
     return found
 
 

@@ -138,7 +138,8 @@ def stream_key(path: str, name_bytes_max: int) -> str:
     """The key of a stream named by any of its paths: /v1/stream/..., /ds/bucket/stream or /bucket/stream."""
     if path.startswith(FLAT_PREFIX):
         return names.flat_key(path[len(FLAT_PREFIX) :], name_bytes_max)
-    bucket, slash, stream = path.removeprefix("/ds").removeprefix("/").partition("/")
+    # No bucket is called `ds`: it would be too short.
+    bucket, slash, stream = path.removeprefix("/ds/").removeprefix("/").partition("/")
     if not slash:
         raise BadName("expected the path of a stream, such as /v1/stream/name")
     return names.bucketed_key(bucket, stream)

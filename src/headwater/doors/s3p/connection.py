@@ -31,11 +31,15 @@ if TYPE_CHECKING:
 
 PIPELINE_MAX = 1024
 """Unanswered commands of one connection; beyond it the socket is not read."""
+IN_FLIGHT_BYTES_MAX = 4 * 1024 * 1024
+"""Bytes received since the connection was last without an unanswered command; beyond it the socket is not read."""
 COMMANDS_PER_TURN_MAX = 512
 """Commands that one connection starts before the others have a turn."""
 UNFINISHED_RATE_BYTES_PER_S = 64 * 1024
 """A command on its way is given time for its size at this rate, on top of the idle time-out."""
 LINGER_S = 2.0
+RUN_BYTES_MAX = 1024 * 1024
+"""Payload of pipelined APPENDs that are submitted as one."""
 
 log = structlog.get_logger("headwater.s3p")
 
@@ -43,17 +47,22 @@ log = structlog.get_logger("headwater.s3p")
 # gc=False: a pending reply leaves its connection's queue before it is let go, so it is in no cycle by then. Without
 # it every 700th command would start the garbage collector.
 class Pending(msgspec.Struct, gc=False, eq=False):
-    """A submitted command and the place of its reply in the order of replies."""
+    """What was submitted, and the place of its replies in the order of replies."""
 
     connection: Connection
-    command: Command
-    reply: bytes | None = None
+    name: bytes
+    counts: list[int]
+    """How many records each of its commands has: a run of APPENDs is submitted as one; any other command stands alone."""
+    replies: bytes | None = None
 
     def resolve(self, outcome: Outcome) -> None:
-        self.reply = outcomes.reply(self.command.name, outcome)
+        self.replies = outcomes.replied(self.name, outcome, self.counts)
         connection = self.connection
         if not connection.due:
             connection.later()
+
+
+_ALONE = [1]
 
 
 class Connection(asyncio.Protocol):
@@ -62,10 +71,12 @@ class Connection(asyncio.Protocol):
         "_closing",
         "_deadline_s",
         "_ended",
+        "_in_flight_bytes",
         "_lingering",
         "_parser",
         "_receiving",
         "_transport",
+        "_unanswered_count",
         "due",
         "paused",
         "pending",
@@ -84,6 +95,8 @@ class Connection(asyncio.Protocol):
         self._receiving = True
         self._active = True
         self._deadline_s = 0.0
+        self._unanswered_count = 0
+        self._in_flight_bytes = 0
         self.pending: deque[Pending] = deque()
         """Submitted, their replies not written yet."""
         self.waiting: deque[Command | Refusal] = deque()
@@ -117,7 +130,12 @@ class Connection(asyncio.Protocol):
         if self._closing:
             return
         parsed = self._parser.feed(data)
+        if self._unanswered_count:
+            self._in_flight_bytes += len(data)
+            if self._in_flight_bytes > IN_FLIGHT_BYTES_MAX:
+                self._stop_receiving()
         if parsed:
+            self._unanswered_count += len(parsed)
             self._active = True
             self.waiting += parsed
             self.advance()
@@ -125,7 +143,7 @@ class Connection(asyncio.Protocol):
     def eof_received(self) -> bool:
         # A client that half-closes after its commands still gets its replies.
         self._ended = True
-        return not self._closing and bool(self.pending or self.waiting or self.reading)
+        return not self._closing and bool(self._unanswered_count)
 
     def pause_writing(self) -> None:
         self.paused = True
@@ -153,15 +171,17 @@ class Connection(asyncio.Protocol):
             self.abort()
             return
         self.due = False
-        waiting_count = len(self.pending) + len(self.waiting)
-        if waiting_count > PIPELINE_MAX:
-            self._stop_receiving()
-        elif not self._receiving and waiting_count <= PIPELINE_MAX // 2 and not self.paused:
-            self._receive_again()
         if out_of_turn:
             self.later()
-        elif self._ended and not (self.pending or self.waiting or self.reading):
-            self.close()
+        count = self._unanswered_count
+        if not count:
+            self._in_flight_bytes = 0
+            if self._ended:
+                self.close()
+        if count > PIPELINE_MAX:
+            self._stop_receiving()
+        elif not self._receiving and count <= PIPELINE_MAX // 2 and self._in_flight_bytes <= IN_FLIGHT_BYTES_MAX:
+            self._receive_again()
 
     def later(self) -> None:
         """Has `advance` run once the caller is done: many replies then leave in one write."""
@@ -177,25 +197,26 @@ class Connection(asyncio.Protocol):
         if server.closing:
             self._refuse_waiting()
         budget = COMMANDS_PER_TURN_MAX
-        while waiting and budget and self.reading is None and not self.paused and not self._closing:
-            budget -= 1
+        while waiting and budget > 0 and self.reading is None and not self.paused and not self._closing:
             command = waiting[0]
+            budget -= 1
             if type(command) is Append:
-                name, records = command.name, command.records
+                waiting.popleft()
+                name, records, ms = command.name, command.records, command.ms
+                counts = _ALONE if len(records) == 1 else [len(records)]
                 key = server.keys.get(name) or server.key(name)
                 stream = streams.get(key) or group.shelf.find(key)
-                # Nothing but JSON may enter a JSON stream; what is not has no type to speak of, and is refused as such.
-                other = stream is not None and stream.is_json and not outcomes.are_json(records)
-                waiter = Pending(self, command)
+                content_type = None
+                if stream is not None and stream.is_json:
+                    # What is not JSON has no type to speak of, and is refused as such.
+                    if not outcomes.are_json(records):
+                        content_type = DEFAULT_CONTENT_TYPE
+                elif waiting:
+                    counts = self._join_run(command, budget) or counts
+                    budget -= len(counts) - 1
+                waiter = Pending(self, name, counts)
                 pending.append(waiter)
-                waiting.popleft()
-                submit(
-                    key,
-                    model.Append(
-                        records, DEFAULT_CONTENT_TYPE if other else None, None, None, False, None, command.ms
-                    ),
-                    waiter,
-                )
+                submit(key, model.Append(records, content_type, None, None, False, None, ms), waiter)
             elif type(command) is Create:
                 waiting.popleft()
                 self._submit(command, model.Create(server.key(command.name), None, [], exclusive=True))
@@ -209,10 +230,39 @@ class Connection(asyncio.Protocol):
                 waiting.popleft()
                 self._start_alone(command)
         self._send_ready()
-        return bool(waiting) and not budget
+        return bool(waiting) and budget <= 0
+
+    def _join_run(self, first: Append, commands_max: int) -> list[int] | None:
+        """Adds the records of the APPENDs behind `first` to its own, as far as they can be submitted as one.
+
+        Returns how many records each command has, or None when `first` stays alone. The ids are those that they would
+        get one by one, and each has its reply; only that they become durable together.
+        """
+        waiting, limits = self.waiting, self.server.limits
+        name, ms, records = first.name, first.ms, first.records
+        counts: list[int] | None = None
+        room_bytes = min(RUN_BYTES_MAX, limits.append_bytes_max) - sum(map(len, records))
+        room_records = limits.records_max - len(records)
+        while waiting and commands_max:
+            command = waiting[0]
+            if type(command) is not Append or command.name != name or command.ms != ms:
+                break
+            more = command.records
+            count = len(more)
+            room_bytes -= len(more[0]) if count == 1 else sum(map(len, more))
+            room_records -= count
+            if room_bytes < 0 or room_records < 0:
+                break
+            if counts is None:
+                counts = [len(records)]
+            counts.append(count)
+            records += more
+            waiting.popleft()
+            commands_max -= 1
+        return counts
 
     def _submit(self, command: Command, asked: model.Command) -> None:
-        waiter = Pending(self, command)
+        waiter = Pending(self, command.name, _ALONE)
         self.pending.append(waiter)
         self.server.group.submit(self.server.key(command.name), asked, waiter)
 
@@ -234,9 +284,9 @@ class Connection(asyncio.Protocol):
     def _send_ready(self) -> None:
         pending = self.pending
         ready = []
-        while pending and (reply := pending[0].reply) is not None:
-            ready.append(reply)
-            pending.popleft()
+        while pending and (replied := pending[0].replies) is not None:
+            ready.append(replied)
+            self._unanswered_count -= len(pending.popleft().counts)
         if ready:
             self.write(ready[0] if len(ready) == 1 else b"".join(ready))
 
@@ -248,6 +298,7 @@ class Connection(asyncio.Protocol):
         """The reply of a READ is out."""
         if self.reading is reading:
             self.reading = None
+            self._unanswered_count -= 1
             self.later()
 
     # ---- time and the end -----------------------------------------------------------------------------------------
@@ -278,8 +329,11 @@ class Connection(asyncio.Protocol):
     def _refuse_waiting(self) -> None:
         while self.waiting and self.reading is None:
             command = self.waiting.popleft()
-            if not isinstance(command, Refusal):
-                self.pending.append(Pending(self, command, outcomes.failed(command.name, ShuttingDown())))
+            if isinstance(command, Refusal):
+                self._unanswered_count -= 1
+            else:
+                refused = outcomes.failed(command.name, ShuttingDown())
+                self.pending.append(Pending(self, command.name, _ALONE, refused))
 
     def close(self) -> None:
         """Closes after what was written has left."""

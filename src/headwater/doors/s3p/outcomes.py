@@ -1,6 +1,8 @@
 """What the engine decided, as S3P replies; and which records a JSON stream may be given.
 Owns the words of every refusal after parsing. Never closes a connection: only the parser's refusals do."""
 
+from bisect import bisect_left
+from itertools import accumulate
 from typing import Final
 
 from headwater import errors
@@ -15,13 +17,28 @@ _OK: Final = replies.ok()
 _SPACE: Final = b" \t\r\n"
 
 
-def reply(name: bytes, outcome: Outcome) -> bytes:
-    """The reply to a write to the stream called `name`."""
+def replied(name: bytes, outcome: Outcome, counts: list[int]) -> bytes:
+    """The replies to writes to the stream called `name`, submitted as one: `counts` has the records of each."""
     if type(outcome) is Appended:
-        return replies.id_reply(outcome.ms, outcome.n + len(outcome.records) - 1)
+        if len(counts) == 1:
+            return replies.id_reply(outcome.ms, outcome.n + counts[0] - 1)
+        return _id_replies(outcome.ms, outcome.n, counts)
     if isinstance(outcome, Failure):
-        return failed(name, outcome)
+        return failed(name, outcome) * len(counts)
     return _OK
+
+
+def _id_replies(ms: int, n: int, counts: list[int]) -> bytes:
+    """The last id of each command. Ids of the same length share all but their last digits, so they are joined."""
+    lasts = list(accumulate(counts, initial=n - 1))
+    out, at = [], 1
+    while at < len(lasts):
+        digits = len(str(lasts[at]))
+        upto = bisect_left(lasts, 10**digits, at)
+        head = f"${len(str(ms)) + 1 + digits}\r\n{ms}-"
+        out.append(head + f"\r\n{head}".join(map(str, lasts[at:upto])) + "\r\n")
+        at = upto
+    return "".join(out).encode()
 
 
 def failed(name: bytes, failure: Failure) -> bytes:

@@ -1,0 +1,378 @@
+"""Subscriptions over HTTP: everything below /v1/stream/__ds/.
+
+Owns the shapes of requests and answers. Never decides about a wake and never answers before the manager says that what
+the answer rests on is durable.
+
+    jwks.json                                 GET
+    subscriptions/{id}                        PUT, GET, DELETE
+    subscriptions/{id}/streams                POST
+    subscriptions/{id}/streams/{path}         DELETE
+    subscriptions/{id}/callback               POST    webhook
+    subscriptions/{id}/claim, ack, release    POST    pull-wake
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Coroutine
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import structlog
+
+from headwater.config import Settings
+from headwater.doors.http import headers as parse
+from headwater.doors.http.connection import Exchange
+from headwater.errors import (
+    AlreadyClaimed,
+    BadAck,
+    BadHeader,
+    BadName,
+    BadQuery,
+    BadSubscription,
+    BodyTooLarge,
+    Failure,
+    MethodNotAllowed,
+    NoSuchRoute,
+    TokenMissing,
+    row,
+)
+from headwater.model import glob, names, offsets
+from headwater.model import subscriptions as model
+from headwater.model.subscriptions import Config, Subscription
+from headwater.subscriptions.manager import Bearer, Manager
+
+PREFIX = f"{parse.FLAT_PREFIX}{model.RESERVED}/"
+BODY_BYTES_MAX = 512 * 1024
+ID_BYTES_MAX = 256
+STREAMS_MAX = 10_000
+"""Streams that one subscription may name; those that its pattern takes in are not counted."""
+DESCRIPTION_BYTES_MAX = 4_096
+WORKER_BYTES_MAX = 256
+JWKS_MAX_AGE_S = 300
+
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]{1,253})(:[0-9]{1,5})?")
+_BEARER = re.compile(r"[Bb]earer +([A-Za-z0-9._~+/=-]{1,1024})")
+
+log = structlog.get_logger("headwater.http")
+
+Answer = Coroutine[None, None, None]
+
+
+class Subscriptions:
+    def __init__(self, manager: Manager, settings: Settings) -> None:
+        self._manager = manager
+        self._name_bytes_max = settings.stream_name_bytes_max
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def handle(self, exchange: Exchange, rest: bytes, query: bytes) -> None:
+        """A request on `PREFIX` + `rest`. Raises Failure when it is refused at once."""
+        if rest == b"jwks.json":
+            self._jwks(exchange)
+            return
+        section, _, tail = rest.partition(b"/")
+        raw_id, *raw_action = tail.split(b"/", 1)
+        if section != b"subscriptions" or not raw_id:
+            raise NoSuchRoute
+        name = _id(parse.path_text(raw_id))
+        action, _, raw_path = raw_action[0].partition(b"/") if raw_action else (b"", b"", b"")
+        if len(exchange.request.body) > BODY_BYTES_MAX:
+            raise BodyTooLarge(BODY_BYTES_MAX)
+        if action == b"streams" and raw_path:
+            _allow(exchange, b"DELETE")
+            path = self._path(parse.path_text(raw_path))
+            self._run(exchange, self._remove_stream(exchange, name, path))
+            return
+        if raw_path:
+            raise NoSuchRoute
+        match action:
+            case b"":
+                self._base(exchange, name)
+            case b"streams":
+                _allow(exchange, b"POST")
+                paths = self._paths(_body(exchange), required=True)
+                self._run(exchange, self._add_streams(exchange, name, paths))
+            case b"claim":
+                _allow(exchange, b"POST")
+                worker = _text(_body(exchange), "worker", WORKER_BYTES_MAX)
+                if worker is None:
+                    raise BadSubscription("worker must be a non-empty string")
+                self._run(exchange, self._claim(exchange, name, worker))
+            case b"ack" | b"callback":
+                _allow(exchange, b"POST")
+                bearer, body = _bearer(exchange)
+                acks = self._acks(body)
+                self._run(exchange, self._ack(exchange, name, bearer, acks, body.get("done") is True, action))
+            case b"release":
+                _allow(exchange, b"POST")
+                bearer, _ = _bearer(exchange)
+                self._run(exchange, self._release(exchange, name, bearer))
+            case _:
+                raise NoSuchRoute
+
+    def _base(self, exchange: Exchange, name: str) -> None:
+        method = exchange.request.method
+        if method == b"PUT":
+            config, streams = self._config(_body(exchange))
+            self._run(exchange, self._create(exchange, name, config, streams, _base_url(exchange)))
+        elif method in (b"GET", b"HEAD"):
+            self._run(exchange, self._show(exchange, name))
+        elif method == b"DELETE":
+            self._run(exchange, self._remove(exchange, name))
+        else:
+            raise MethodNotAllowed("GET, HEAD, PUT, DELETE, OPTIONS")
+
+    def _run(self, exchange: Exchange, work: Answer) -> None:
+        async def guarded() -> None:
+            try:
+                try:
+                    await work
+                except Failure:
+                    # A refusal may rest on something that is not durable yet.
+                    await self._manager.settled()
+                    raise
+            except AlreadyClaimed as failure:
+                exchange.json(row(failure).status, _claimed(failure))
+            except Failure as failure:
+                exchange.fail(failure)
+            except Exception:
+                log.exception("request failed", method=exchange.request.method, target=exchange.request.target[:200])
+                exchange.connection.abort()
+
+        task = asyncio.get_running_loop().create_task(guarded())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # ---- answers ------------------------------------------------------------------------------------------------
+
+    def _jwks(self, exchange: Exchange) -> None:
+        request = exchange.request
+        if request.method not in (b"GET", b"HEAD"):
+            raise MethodNotAllowed("GET, HEAD, OPTIONS")
+        body = self._manager.keys.jwks()
+        headers = [
+            ("Content-Type", "application/jwk-set+json"),
+            ("Cache-Control", f"public, max-age={JWKS_MAX_AGE_S}"),
+        ]
+        head = exchange.responder.head(200, headers, len(body), request.keep_alive)
+        exchange.reply(head if request.method == b"HEAD" else head + body)
+
+    async def _create(
+        self, exchange: Exchange, name: str, config: Config, streams: list[str], base_url: str
+    ) -> None:
+        sub, new = await self._manager.create(name, config, streams, base_url)
+        exchange.json(201 if new else 200, self._view(sub, exchange))
+
+    async def _show(self, exchange: Exchange, name: str) -> None:
+        await self._manager.settled()
+        exchange.json(200, self._view(self._manager.find(name), exchange))
+
+    async def _remove(self, exchange: Exchange, name: str) -> None:
+        await self._manager.remove(name)
+        exchange.empty(204, [])
+
+    async def _add_streams(self, exchange: Exchange, name: str, paths: list[str]) -> None:
+        sub = self._manager.find(name)
+        named = sum(link.explicit for link in sub.links.values())
+        if named + len(paths) > STREAMS_MAX:
+            raise BadSubscription(f"a subscription names at most {STREAMS_MAX} streams; use a pattern")
+        await self._manager.add_streams(name, paths)
+        exchange.empty(204, [])
+
+    async def _remove_stream(self, exchange: Exchange, name: str, path: str) -> None:
+        await self._manager.remove_stream(name, path)
+        exchange.empty(204, [])
+
+    async def _claim(self, exchange: Exchange, name: str, worker: str) -> None:
+        exchange.json(200, await self._manager.claim(name, worker))
+
+    async def _ack(
+        self, exchange: Exchange, name: str, bearer: Bearer, acks: list[tuple[str, int]], done: bool, action: bytes
+    ) -> None:
+        if action == b"ack":
+            self._demand_pull_wake(name)
+        following = await self._manager.acknowledge(name, bearer, acks, done)
+        exchange.json(200, {"ok": True, "next_wake": following})
+
+    async def _release(self, exchange: Exchange, name: str, bearer: Bearer) -> None:
+        self._demand_pull_wake(name)
+        await self._manager.release(name, bearer)
+        exchange.empty(204, [])
+
+    def _demand_pull_wake(self, name: str) -> None:
+        if self._manager.find(name).config.kind != model.PULL_WAKE:
+            raise BadSubscription("the subscription is not of type pull-wake; a webhook answers to its callback_url")
+
+    def _view(self, sub: Subscription, exchange: Exchange) -> dict[str, Any]:
+        config = sub.config
+        infos, _, omitted = self._manager.infos(sub)
+        view: dict[str, Any] = {
+            "id": sub.id,
+            "subscription_id": sub.id,
+            "type": config.kind,
+            "pattern": config.pattern,
+            "streams": [
+                {"path": info.path, "link_type": info.link_type, "acked_offset": info.acked_offset} for info in infos
+            ],
+            "streams_omitted": omitted or None,
+            "wake_stream": config.wake_stream,
+            "lease_ttl_ms": config.lease_ms,
+            "created_at": _moment(sub.created_ms),
+            "status": "failed" if sub.failures else "active",
+            "description": config.description,
+        }
+        if config.url is not None:
+            keys_url = f"{_base_url(exchange)}/jwks.json"
+            signing = {"alg": "ed25519", "kid": self._manager.keys.kid, "jwks_url": keys_url}
+            view["webhook"] = {"url": config.url, "signing": signing}
+        if sub.failures:
+            view["retry"] = {"failures": sub.failures, "next_attempt_at": _moment(sub.retry_at_ms)}
+        return {name: value for name, value in view.items() if value is not None}
+
+    # ---- requests -----------------------------------------------------------------------------------------------
+
+    def _config(self, body: dict[str, Any]) -> tuple[Config, list[str]]:
+        kind = body.get("type")
+        if kind not in (model.WEBHOOK, model.PULL_WAKE):
+            raise BadSubscription(f"type must be {model.WEBHOOK!r} or {model.PULL_WAKE!r}")
+        pattern = _text(body, "pattern", glob.PATTERN_BYTES_MAX)
+        if pattern is not None:
+            pattern = pattern.strip("/")
+            if not pattern or "\0" in pattern or pattern.split("/").count("**") > glob.ANY_DEPTH_MAX:
+                raise BadSubscription(f"pattern must name something, and hold ** at most {glob.ANY_DEPTH_MAX} times")
+        streams = self._paths(body, required=False)
+        if pattern is None and not streams:
+            raise BadSubscription("at least one of pattern and streams is needed")
+        if len(streams) > STREAMS_MAX:
+            raise BadSubscription(f"a subscription names at most {STREAMS_MAX} streams; use a pattern")
+        lease_ms = body.get("lease_ttl_ms")
+        lease_ms = model.LEASE_MS_DEFAULT if lease_ms is None else lease_ms
+        if type(lease_ms) is not int or not model.LEASE_MS_MIN <= lease_ms <= model.LEASE_MS_MAX:
+            raise BadSubscription(f"lease_ttl_ms must be an integer from {model.LEASE_MS_MIN} to {model.LEASE_MS_MAX}")
+        url = wake_stream = None
+        if kind == model.WEBHOOK:
+            webhook = body.get("webhook")
+            url = webhook.get("url") if isinstance(webhook, dict) else None
+            if not isinstance(url, str) or not url:
+                raise BadSubscription("a webhook subscription needs webhook.url")
+        else:
+            wake_stream = _text(body, "wake_stream", self._name_bytes_max)
+            if wake_stream is None:
+                raise BadSubscription("a pull-wake subscription needs wake_stream")
+            wake_stream = self._path(wake_stream)
+        description = _text(body, "description", DESCRIPTION_BYTES_MAX, empty=True)
+        facts = (kind, pattern, streams, url, wake_stream, lease_ms, description)
+        return Config(kind, pattern, url, wake_stream, lease_ms, description, model.digest(*facts)), streams
+
+    def _paths(self, body: dict[str, Any], required: bool) -> list[str]:
+        given = body.get("streams")
+        if given is None and not required:
+            return []
+        if not isinstance(given, list) or any(not isinstance(path, str) for path in given):
+            raise BadSubscription("streams must be an array of stream paths")
+        return list(dict.fromkeys(self._path(path) for path in given))
+
+    def _path(self, text: str) -> str:
+        """A stream's path as subscriptions name it: relative to the stream root."""
+        try:
+            path = model.path_of(names.flat_key(text.strip("/"), self._name_bytes_max))
+        except BadName as bad:
+            raise BadSubscription(f"{text[:100]!r} is not a stream path: {bad.reason}") from None
+        if model.reserved(path):
+            raise BadSubscription(f"paths under {model.RESERVED} are reserved")
+        return path
+
+    def _acks(self, body: dict[str, Any]) -> list[tuple[str, int]]:
+        given = body.get("acks")
+        if given is None:
+            return []
+        if not isinstance(given, list):
+            raise BadSubscription("acks must be an array")
+        acks = []
+        for ack in given:
+            stream = ack.get("stream", ack.get("path")) if isinstance(ack, dict) else None
+            text = ack.get("offset") if isinstance(ack, dict) else None
+            if not isinstance(stream, str) or not isinstance(text, str):
+                raise BadSubscription("each of acks needs stream and offset, both strings")
+            try:
+                path, offset = self._path(stream), offsets.parse(text)
+            except (BadSubscription, BadQuery):
+                offset = -1
+            if offset < 0:
+                raise BadAck(f"{stream[:100]!r} at {text[:40]!r} is no stream and offset of this server")
+            acks.append((path, offset))
+        return acks
+
+
+def _allow(exchange: Exchange, method: bytes) -> None:
+    if exchange.request.method != method:
+        raise MethodNotAllowed(f"{method.decode()}, OPTIONS")
+
+
+def _id(name: str) -> str:
+    if len(name.encode()) > ID_BYTES_MAX or not name.isprintable():
+        raise BadSubscription(f"an id is at most {ID_BYTES_MAX} bytes of printable text")
+    return name
+
+
+def _body(exchange: Exchange) -> dict[str, Any]:
+    raw = exchange.request.body
+    try:
+        body = msgspec.json.decode(raw) if raw else {}
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise BadSubscription("the body is not valid JSON") from None
+    if not isinstance(body, dict):
+        raise BadSubscription("the body must be a JSON object")
+    return body
+
+
+def _text(body: dict[str, Any], name: str, bytes_max: int, empty: bool = False) -> str | None:
+    value = body.get(name)
+    if value is None or (value == "" and not empty):
+        return None
+    if not isinstance(value, str) or len(value.encode()) > bytes_max:
+        raise BadSubscription(f"{name} must be text of at most {bytes_max} bytes")
+    return value
+
+
+def _bearer(exchange: Exchange) -> tuple[Bearer, dict[str, Any]]:
+    """The token and what the body names beside it. What is missing or of another type matches no wake."""
+    authorization = exchange.request.headers.get(b"authorization", b"").decode("latin-1")
+    found = _BEARER.fullmatch(authorization)
+    if found is None:
+        raise TokenMissing
+    body = _body(exchange)
+    wake_id, generation = body.get("wake_id"), body.get("generation")
+    return (
+        Bearer(
+            found[1], wake_id if isinstance(wake_id, str) else None, generation if type(generation) is int else None
+        ),
+        body,
+    )
+
+
+def _base_url(exchange: Exchange) -> str:
+    """Where the client reaches the subscriptions, in its own words. A proxy in front says whether it speaks TLS."""
+    headers = exchange.request.headers
+    host = headers.get(b"host", b"").decode("latin-1")
+    if _HOST.fullmatch(host) is None:
+        raise BadHeader("Host", "expected the host and port that this server is reached by")
+    scheme = "https" if headers.get(b"x-forwarded-proto", b"").lower() == b"https" else "http"
+    return f"{scheme}://{host}{parse.FLAT_PREFIX}{model.RESERVED}"
+
+
+def _claimed(failure: AlreadyClaimed) -> dict[str, Any]:
+    error = {
+        "code": row(failure).code,
+        "message": failure.message(),
+        "retryable": row(failure).retryable,
+        "current_holder": failure.holder,
+        "generation": failure.generation,
+    }
+    return {"error": error}
+
+
+def _moment(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

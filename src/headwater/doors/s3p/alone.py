@@ -1,0 +1,212 @@
+"""Commands that hold their connection: READ from its start to the last byte of its reply, TRIM until it is submitted.
+
+Owns their waits: for a stream to settle, for the lake, for records (BLOCK), for the client to take them. Never holds any
+other connection, nor more of a reply than the socket's buffer and a slice: the rest are references to records.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from headwater.doors.s3p import outcomes, replies
+from headwater.doors.s3p.commands import Read, Trim
+from headwater.engine.by_id import Place, Record
+from headwater.engine.group import Outcome
+from headwater.engine.live import LiveStream
+from headwater.errors import Failure, StreamNotFound
+from headwater.model import commands as model
+
+if TYPE_CHECKING:
+    from headwater.doors.s3p.connection import Connection
+
+SLICE_BYTES = 64 * 1024
+
+
+class Reading:
+    """Waits as a Waiter and as a Follower. While it lasts, its connection's `alone` is this."""
+
+    __slots__ = ("_after", "_command", "_connection", "_key", "_parts", "_stream", "_timer")
+
+    def __init__(self, connection: Connection, command: Read, key: str) -> None:
+        self._connection = connection
+        self._command = command
+        self._key = key
+        self._after = 0
+        """Before this offset there is no record to wait for."""
+        self._stream: LiveStream | None = None
+        """The stream it follows."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._parts: Iterator[bytes] | None = None
+        """What is left of a reply that is too large for one write."""
+
+    def begin(self) -> None:
+        group = self._connection.server.group
+        try:
+            if group.unsettled(self._key):
+                group.after_settled(self._key, self)
+                return
+            stream = group.find(self._key, touch=True)
+        except Failure as failure:
+            self._fail(failure)
+            return
+        if self._command.block_ms and not self._connection.server.closing:
+            # Follows first: what becomes visible while the lake is asked must not be missed.
+            self._follow(stream)
+        self._look(stream)
+
+    def resolve(self, outcome: Outcome) -> None:
+        """The creation or deletion that it waited for is durable, or never will be."""
+        if self._connection.alone is self:
+            if isinstance(outcome, Failure):
+                self._fail(outcome)
+            else:
+                self.begin()
+
+    def _look(self, stream: LiveStream) -> None:
+        server, command, visible = self._connection.server, self._command, stream.visible
+
+        def found(records: list[Record] | Failure) -> None:
+            if self._connection.alone is not self or self._parts is not None:
+                return  # gone, or answered while the lake was asked
+            if isinstance(records, Failure):
+                self.leave()
+                self._fail(records)
+            elif records or self._stream is None:
+                self.leave()
+                self._answer(records)
+            else:
+                self._after = max(self._after, visible)
+
+        bytes_max = server.settings.read_bytes_max
+        server.by_id.read(stream, command.min_ms, command.min_n, command.count, bytes_max, found, self._after)
+
+    # ---- following ------------------------------------------------------------------------------------------------
+
+    def _follow(self, stream: LiveStream) -> None:
+        server = self._connection.server
+        self._stream = stream
+        server.blocked_count += 1
+        server.group.follow(stream, self)
+        self._timer = asyncio.get_running_loop().call_later(self._command.block_ms / 1000, self.stop)
+
+    def wake(self, stream: LiveStream) -> None:
+        # Those who wait for the same share the bytes of the reply; the group forgets them when the stream grows again.
+        known = None if stream.encoded is None else stream.encoded.get(self._cache_key())
+        if known is None:
+            self._look(stream)
+        else:
+            self.leave()
+            self._finish(known[0])
+
+    def _cache_key(self) -> object:
+        command = self._command
+        return "s3p", command.min_ms, command.min_n, command.count
+
+    def gone(self, stream: LiveStream) -> None:
+        self.leave()
+        self._fail(StreamNotFound())
+
+    def stop(self) -> None:
+        """Its time is over, or the server shuts down: nothing is waited for any more, but for a client that reads."""
+        if self._stream is not None:
+            self.leave()
+            self._answer([])
+
+    def leave(self) -> None:
+        """Follows no more; there is nothing else that would have to be given back."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._stream is not None:
+            server = self._connection.server
+            server.group.unfollow(self._stream, self)
+            server.blocked_count -= 1
+            self._stream = None
+
+    # ---- the reply ------------------------------------------------------------------------------------------------
+
+    def _answer(self, found: list[Record]) -> None:
+        if sum(40 + len(payload) for _, _, payload in found) <= SLICE_BYTES:
+            self._finish(replies.records(found))
+        else:
+            self._parts = parts(found)
+            self.drained()
+
+    def drained(self) -> None:
+        """The socket takes data again."""
+        connection = self._connection
+        while self._parts is not None and not connection.paused and connection.alone is self:
+            part = next(self._parts, None)
+            if part is None:
+                self._finish(b"")
+            else:
+                connection.write(part)
+
+    def _fail(self, failure: Failure) -> None:
+        self._finish(outcomes.failed(self._command.name, failure))
+
+    def _finish(self, data: bytes) -> None:
+        if data:
+            self._connection.write(data)
+        self._connection.finish(self)
+
+
+class Trimming:
+    """Finds the place to cut at. While it lasts, its connection's `alone` is this."""
+
+    __slots__ = ("_command", "_connection", "_key")
+
+    def __init__(self, connection: Connection, command: Trim, key: str) -> None:
+        self._connection = connection
+        self._command = command
+        self._key = key
+
+    def begin(self) -> None:
+        server, command = self._connection.server, self._command
+        stream = server.group.shelf.find(self._key)
+        if stream is None:
+            self._placed(Place(0, None))
+        else:
+            server.by_id.place(stream, command.min_ms, command.min_n, self._placed)
+
+    def _placed(self, place: Place | Failure) -> None:
+        connection = self._connection
+        if connection.alone is not self:
+            return
+        if isinstance(place, Failure):
+            connection.write(outcomes.failed(self._command.name, place))
+            connection.finish(self)
+        else:
+            connection.alone = None
+            connection.submit(self._command.name, self._key, model.Trim(place.offset, place.seq))
+            connection.later()
+
+    def drained(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def leave(self) -> None: ...
+
+
+def parts(found: list[Record]) -> Iterator[bytes]:
+    """The same bytes as `replies.records` in pieces of about SLICE_BYTES; a record longer than that is not copied."""
+    piece = [b"*%d\r\n" % (2 * len(found))]
+    size = 0
+    for ms, n, payload in found:
+        record_id = b"%d-%d" % (ms, n)
+        piece.append(b"$%d\r\n%b\r\n$%d\r\n" % (len(record_id), record_id, len(payload)))
+        size += 40 + len(payload)
+        if len(payload) >= SLICE_BYTES:
+            yield b"".join(piece)
+            yield payload
+            piece, size = [b"\r\n"], 0
+            continue
+        piece.append(payload)
+        piece.append(b"\r\n")
+        if size >= SLICE_BYTES:
+            yield b"".join(piece)
+            piece, size = [], 0
+    if piece:
+        yield b"".join(piece)

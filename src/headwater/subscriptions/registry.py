@@ -1,0 +1,199 @@
+"""Every subscription of a node, as the group's log and catalog keep them.
+
+Owns the fold of subscription events, the rows of a checkpoint and the search for a stream's subscriptions. Never
+decides and never acts: the manager does both.
+
+Rows in the catalog, msgpack arrays, by name:
+
+    s/<id>           uid, config, base url, created ms, generation, wake, failures, retry at ms, settled
+    l/<uid>/<path>   sid, acked offset, explicit, pending
+    t/<id>           generation, deleted ms          (a deleted subscription)
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from headwater.model import subscriptions as model
+from headwater.model.glob import Patterns
+from headwater.model.subscriptions import Config, Link, Subscription, Wake
+
+TOMBSTONES_MAX = 100_000
+"""Ids whose generations go on where they ended when the id is used again. Overflow: the oldest are forgotten, and only
+that is lost: their tokens and wake ids stay void."""
+
+_SubscriptionRow = tuple[str, Config, str, int, int, Wake | None, int, int, bool]
+_LinkRow = tuple[int, int, bool, bool]
+_TombstoneRow = tuple[int, int]
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_event = msgspec.msgpack.Decoder(model.Event).decode
+_decode_subscription = msgspec.msgpack.Decoder(_SubscriptionRow).decode
+_decode_link = msgspec.msgpack.Decoder(_LinkRow).decode
+_decode_tombstone = msgspec.msgpack.Decoder(_TombstoneRow).decode
+
+
+def encode(event: model.Event) -> bytes:
+    return _encode(event)
+
+
+class Registry:
+    """The `Domain` of subscriptions."""
+
+    name = "subscriptions"
+
+    def __init__(self) -> None:
+        self.by_id: dict[str, Subscription] = {}
+        self.by_uid: dict[str, Subscription] = {}
+        self.version = 0
+        """Grows whenever the answer of `members` may change."""
+        self._tombstones: dict[str, _TombstoneRow] = {}
+        self._patterns = Patterns()
+        self._explicit: dict[str, set[str]] = {}
+        """By path: the subscriptions that name it."""
+        # Rows are encoded when they change, not when they are asked for: a checkpoint must not stall the loop.
+        self._changes: dict[str, bytes | None] = {}
+
+    def members(self, path: str) -> list[Subscription]:
+        """The subscriptions that a stream belongs to, linked to it already or not."""
+        if model.reserved(path):
+            return []
+        named = self._explicit.get(path, set())
+        matched = {uid for uid in self._patterns.matching(path) if self.by_uid[uid].config.wake_stream != path}
+        return [self.by_uid[uid] for uid in matched | named]
+
+    def generation(self, name: str) -> int:
+        """The last generation of an id that was deleted; 0 when it was never used."""
+        return self._tombstones.get(name, (0, 0))[0]
+
+    def grew(self, sub: Subscription, path: str) -> None:
+        """A linked stream has records behind its cursor, and did not before."""
+        sub.pending[path] = None
+        self._put_link(sub, path)
+
+    # ---- the Domain ---------------------------------------------------------------------------------------------
+
+    def apply(self, body: bytes, at_ms: int, position: int) -> None:
+        event = _decode_event(body)
+        if isinstance(event, model.Created):
+            sub = model.born(event, at_ms)
+            self._admit(sub)
+            if self._tombstones.pop(sub.id, None) is not None:
+                self._changes[f"t/{sub.id}"] = None
+            for path in sub.links:
+                self._put_link(sub, path)
+            self._put(sub)
+            return
+        sub = self.by_uid[event.uid]
+        if isinstance(event, model.Removed):
+            self._remove(sub, at_ms)
+            return
+        paths = model.touched(event)
+        explicit_before = [path for path in paths if (link := sub.links.get(path)) and link.explicit]
+        model.evolve(sub, event, at_ms)
+        if isinstance(event, model.Linked | model.Unlinked | model.Lost):
+            self._index(sub, paths, explicit_before)
+        for path in paths:
+            self._put_link(sub, path)
+        self._put(sub)
+
+    def restore(self, things: dict[str, bytes]) -> None:
+        links: dict[str, list[tuple[str, bytes]]] = {}
+        buried: list[tuple[str, _TombstoneRow]] = []
+        for name, row in things.items():
+            kind, _, rest = name.partition("/")
+            if kind == "s":
+                uid, config, base_url, created_ms, generation, *rest_of_row = _decode_subscription(row)
+                sub = Subscription(uid, rest, config, base_url, created_ms, generation)
+                sub.wake, sub.failures, sub.retry_at_ms, sub.settled = rest_of_row
+                self._admit(sub)
+            elif kind == "l":
+                uid, _, path = rest.partition("/")
+                links.setdefault(uid, []).append((path, row))
+            else:
+                buried.append((rest, _decode_tombstone(row)))
+        for uid, rows in links.items():
+            sub = self.by_uid[uid]
+            for path, row in rows:
+                sid, acked, explicit, pending = _decode_link(row)
+                sub.links[path] = Link(sid, acked, explicit)
+                if explicit:
+                    self._explicit.setdefault(path, set()).add(uid)
+                if pending:
+                    sub.pending[path] = None
+        self._tombstones = dict(sorted(buried, key=lambda entry: entry[1][1]))
+
+    def changes(self) -> dict[str, bytes | None]:
+        changes, self._changes = self._changes, {}
+        return changes
+
+    def retry(self, changes: dict[str, bytes | None]) -> None:
+        for name, row in changes.items():
+            self._changes.setdefault(name, row)
+
+    # ---- inside -------------------------------------------------------------------------------------------------
+
+    def _admit(self, sub: Subscription) -> None:
+        self.by_id[sub.id] = self.by_uid[sub.uid] = sub
+        if sub.config.pattern is not None:
+            self._patterns.add(sub.config.pattern, sub.uid)
+        for path in sub.links:
+            self._explicit.setdefault(path, set()).add(sub.uid)
+        self.version += 1
+
+    def _remove(self, sub: Subscription, at_ms: int) -> None:
+        del self.by_id[sub.id], self.by_uid[sub.uid]
+        if sub.config.pattern is not None:
+            self._patterns.remove(sub.config.pattern, sub.uid)
+        for path in sub.links:
+            self._disown(path, sub.uid)
+            self._changes[f"l/{sub.uid}/{path}"] = None
+        self._changes[f"s/{sub.id}"] = None
+        self._tombstones[sub.id] = tombstone = (sub.generation, at_ms)
+        self._changes[f"t/{sub.id}"] = _encode(tombstone)
+        if len(self._tombstones) > TOMBSTONES_MAX:
+            oldest = next(iter(self._tombstones))
+            del self._tombstones[oldest]
+            self._changes[f"t/{oldest}"] = None
+        self.version += 1
+
+    def _index(self, sub: Subscription, paths: list[str], explicit_before: list[str]) -> None:
+        before = set(explicit_before)
+        for path in paths:
+            link = sub.links.get(path)
+            explicit = link is not None and link.explicit
+            if explicit == (path in before):
+                continue
+            if explicit:
+                self._explicit.setdefault(path, set()).add(sub.uid)
+            else:
+                self._disown(path, sub.uid)
+            self.version += 1
+
+    def _disown(self, path: str, uid: str) -> None:
+        named_by = self._explicit.get(path)
+        if named_by is not None:
+            named_by.discard(uid)
+            if not named_by:
+                del self._explicit[path]
+
+    def _put(self, sub: Subscription) -> None:
+        row: _SubscriptionRow = (
+            sub.uid,
+            sub.config,
+            sub.base_url,
+            sub.created_ms,
+            sub.generation,
+            sub.wake,
+            sub.failures,
+            sub.retry_at_ms,
+            sub.settled,
+        )
+        self._changes[f"s/{sub.id}"] = _encode(row)
+
+    def _put_link(self, sub: Subscription, path: str) -> None:
+        link = sub.links.get(path)
+        row: bytes | None = None
+        if link is not None:
+            row = _encode((link.sid, link.acked, link.explicit, path in sub.pending))
+        self._changes[f"l/{sub.uid}/{path}"] = row

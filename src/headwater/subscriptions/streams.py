@@ -1,0 +1,99 @@
+"""The streams of a group as subscriptions see them: by path, with what is visible of each.
+
+Owns that view and the walk over streams that a new pattern takes in. Never loads a stream and never changes one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from headwater.engine.group import Group
+from headwater.engine.live import UNBORN
+from headwater.model import glob
+from headwater.model.row import StreamRow
+from headwater.model.subscriptions import Config, LinkRow, covers, key_of, path_of, reserved
+
+SLICE_STREAMS = 500
+"""Streams looked at without a pause: about 5 ms of the event loop."""
+SLICE_BYTES = 256 * 1024
+"""Names handed out at once, so that the event that links them stays small."""
+
+
+class Streams:
+    def __init__(self, group: Group) -> None:
+        self._group = group
+
+    def look(self, path: str) -> tuple[int, int] | None:
+        """(sid, visible tail) of the stream, None when a reader would find none."""
+        shelf = self._group.shelf
+        key = key_of(path)
+        live = shelf.streams.get(key)
+        if live is not None:
+            return None if live.visible == UNBORN or live.soft_deleted else (live.sid, live.visible)
+        return self._at_rest(shelf.catalog.load(key))
+
+    def _at_rest(self, row: StreamRow | None) -> tuple[int, int] | None:
+        if row is None or row.sid in self._group.shelf.removed or row.soft_deleted:
+            return None
+        return row.sid, row.tail
+
+    def tail(self, path: str, sid: int) -> int:
+        found = self.look(path)
+        return found[1] if found is not None and found[0] == sid else -1
+
+    async def link_rows(self, paths: list[str]) -> list[LinkRow]:
+        """Each path with its stream's sid and tail as they are on return; 0 and 0 where there is no stream."""
+        shelf = self._group.shelf
+        at_rest: dict[str, tuple[int, int] | None] = {}
+        for at in range(0, len(paths), SLICE_STREAMS):
+            for path in paths[at : at + SLICE_STREAMS]:
+                if key_of(path) not in shelf.streams:
+                    at_rest[path] = self._at_rest(shelf.catalog.load(key_of(path)))
+            await asyncio.sleep(0)
+        # One that grew, or was created, while others were looked at is loaded by now: only those can have changed.
+        rows = []
+        for path in paths:
+            loaded = key_of(path) in shelf.streams
+            found = self.look(path) if loaded else at_rest.get(path)
+            rows.append((path, *(found or (0, 0))))
+        return rows
+
+    async def matching(self, config: Config) -> AsyncIterator[list[LinkRow]]:
+        """The streams that exist when the walk begins and that the pattern takes in, in slices."""
+        shelf = self._group.shelf
+        if config.pattern is None:
+            return
+        prefix, literal = glob.literal_prefix(config.pattern)
+        # Those that the catalog does not list yet come first: a checkpoint may move them there during the walk.
+        keys = [key_of(prefix)] if prefix else []
+        keys += [key for key in shelf.unlisted if not prefix or key.startswith(prefix + "/")]
+        found: list[LinkRow] = []
+        size = 0
+        low, high = (f"{prefix}/", f"{prefix}0") if prefix else ("", "\U0010ffff")  # '0' follows '/'
+        rows: dict[str, StreamRow] = {}
+        while True:
+            for key in keys:
+                path = path_of(key)
+                if reserved(path) or not covers(config, path):
+                    continue
+                live = key in shelf.streams
+                state = self.look(path) if live or key not in rows else self._at_rest(rows[key])
+                if state is not None:
+                    found.append((path, *state))
+                    size += len(path)
+                if size >= SLICE_BYTES:
+                    yield found
+                    found, size = [], 0
+            if found:
+                yield found
+                found, size = [], 0
+            if literal:
+                return
+            await asyncio.sleep(0)
+            page = shelf.catalog.page(low, high, SLICE_STREAMS)
+            if not page:
+                return
+            low = page[-1].key
+            rows = {row.key: row for row in page}
+            keys = list(rows)
