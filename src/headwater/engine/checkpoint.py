@@ -67,7 +67,7 @@ async def checkpoint(group: Group) -> int:
             list(cuts.items()),
             [(domain, name, row) for domain, rows in things.items() for name, row in rows.items()],
             position,
-            min(position, group.log_floor()),
+            floor,
             group.next_sid,
         )
         signal = _Signal()
