@@ -29,8 +29,11 @@ from headwater.doors.http.respond import Responder
 from headwater.doors.http.routes import Routes
 from headwater.doors.http.server import HttpServer
 from headwater.doors.http.snapshots import Snapshots
+from headwater.doors.http.subscriptions import PREFIX as SUBSCRIPTIONS_PREFIX
+from headwater.doors.http.subscriptions import Subscriptions
 from headwater.doors.http.tail import Tails
 from headwater.doors.s3p.server import S3pServer
+from headwater.engine.by_id import ById
 from headwater.engine.cold import Reads
 from headwater.engine.group import Group
 from headwater.engine.recovery import LogContradiction, recover
@@ -45,6 +48,10 @@ from headwater.model.stream import Limits
 from headwater.observe import logging
 from headwater.observe.health import Health
 from headwater.observe.metrics import Gauge, Metrics
+from headwater.subscriptions.keys import BadKeys, Keys
+from headwater.subscriptions.manager import Manager
+from headwater.subscriptions.registry import Registry
+from headwater.subscriptions.webhooks import WebhookClient
 from headwater.world import Blobs, Catalog, Log, SystemClock, SystemRng
 
 EXIT_OK, EXIT_FAILED = 0, 1
@@ -71,7 +78,7 @@ def serve(settings: Settings) -> int:
                 profiler.dump_stats(settings.profile)
             else:
                 runner.run(_run(settings))
-    except (CannotStart, LogCorrupt, LogContradiction, CatalogMismatch, BadEntry) as error:
+    except (CannotStart, LogCorrupt, LogContradiction, CatalogMismatch, BadEntry, BadKeys) as error:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_FAILED
     return EXIT_OK
@@ -102,6 +109,7 @@ class Node:
         self._reads: Reads | None = None
         self._http: HttpServer | None = None
         self._s3p: S3pServer | None = None
+        self._subscriptions: Manager | None = None
 
     async def start(self) -> str:
         """Recovers and listens; returns HOST:PORT. Raises CannotStart, LogCorrupt or LogContradiction."""
@@ -117,12 +125,15 @@ class Node:
         if settings.memory:
             # Nothing tells this run's streams from those of the last one: their ids, and so their ETags, must.
             group.next_sid = clock.now_ms() << 16
+        rng = SystemRng()
+        subscriptions = self._subscriptions = self._subscribe(group, rng)
         began_s = loop.time()
         count = recover(group)
         if count:
             took_s = round(loop.time() - began_s, 3)
             log.info("recovered", events=count, streams=len(group.shelf.streams), seconds=took_s)
         wal.start(self._progress)
+        subscriptions.start()
         self._upkeep = Upkeep(
             group, blobs, settings.checkpoint_interval_ms, lambda why: log.error("upkeep", error=why)
         )
@@ -131,7 +142,6 @@ class Node:
         gc.freeze()  # what recovery built is long-lived: the collector need not walk it again
 
         responder = Responder(settings.cors_origin, settings.memory)
-        rng = SystemRng()
         reads = self._reads = Reads(group, None)
         group.resolve_cold = reads.resolve
         streams = DurableStreams(group, reads, settings, responder, clock, rng)
@@ -139,10 +149,12 @@ class Node:
             settings, streams, Buckets(group), Snapshots(group, reads, blobs, settings, rng), Batches(group, settings)
         )
         routes.call("/__headwater/tail", Tails(group, settings).handle)
+        routes.call(SUBSCRIPTIONS_PREFIX, Subscriptions(subscriptions, settings).handle)
         http = self._http = HttpServer(settings, routes, responder)
         metrics = _pages(routes, http, streams, group, self._upkeep)
+        metrics.add(*_subscription_gauges(subscriptions))
         if settings.s3p_address is not None:
-            await self._open_s3p(*settings.s3p_address, group, metrics)
+            await self._open_s3p(*settings.s3p_address, group, reads, metrics)
         host, port = settings.listen_address
         try:
             port = await http.listen(host, port)
@@ -151,8 +163,17 @@ class Node:
             raise CannotStart(why) from None
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
-    async def _open_s3p(self, host: str, port: int, group: Group, metrics: Metrics) -> None:
-        s3p = self._s3p = S3pServer(self.settings, group)
+    def _subscribe(self, group: Group, rng: SystemRng) -> Manager:
+        settings = self.settings
+        keys = Keys.fresh(rng) if settings.memory else Keys.kept(Path(settings.data), rng)
+        registry = Registry()
+        manager = Manager(group, registry, keys, WebhookClient(settings.webhook_allow_local), rng)
+        group.domains[registry.name] = registry
+        group.observer = manager
+        return manager
+
+    async def _open_s3p(self, host: str, port: int, group: Group, reads: Reads, metrics: Metrics) -> None:
+        s3p = self._s3p = S3pServer(self.settings, group, ById(group, reads))
         try:
             port = await s3p.listen(host, port)
         except OSError as error:
@@ -193,6 +214,8 @@ class Node:
     async def stop(self) -> None:
         doors = [door for door in (self._http, self._s3p) if door is not None]
         await asyncio.gather(*(door.close(self.settings.shutdown_grace_ms / 1000) for door in doors))
+        if self._subscriptions is not None:
+            await self._subscriptions.stop()
         if self._upkeep is not None:
             await self._upkeep.stop()
         if self._reads is not None:
@@ -231,6 +254,16 @@ def _pages(
     routes.page("/metrics", metrics.prometheus)
     routes.page("/__headwater/metrics", metrics.json)
     return metrics
+
+
+def _subscription_gauges(manager: Manager) -> tuple[Gauge, ...]:
+    deliveries = manager.deliveries
+    return (
+        Gauge("subscriptions", "Subscriptions.", lambda: len(manager.registry.by_id)),
+        Gauge("subscription_wakes", "Wakes issued since the start.", lambda: manager.wakes_count, counts=True),
+        Gauge("webhooks_delivered", "Webhooks taken since the start.", lambda: deliveries.delivered_count, counts=True),
+        Gauge("webhooks_failed", "Webhook attempts that failed.", lambda: deliveries.failed_count, counts=True),
+    )
 
 
 def _raise_file_limit(connections_max: int) -> None:

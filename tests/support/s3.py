@@ -7,7 +7,6 @@ import contextlib
 import http.client
 import json
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -96,12 +95,8 @@ def seaweed(folder: Path) -> Iterator[S3]:
             _wait_until_ready(server, process, folder / "weed.log")
             yield server
         finally:
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            process.kill()  # asked kindly it takes more than ten seconds, and nobody needs its data any more
+            process.wait()
             for port in ports:
                 for left in Path("/tmp").glob(f"seaweedfs-*-{port}.sock"):
                     left.unlink(missing_ok=True)

@@ -140,7 +140,7 @@ class ById:
             done(Overloaded("the lake does not hold what the catalog says"), Place(offset, None))
 
     def _extents(self, wanted: _Wanted, sid: int, offset: int, until: int) -> list[Extent]:
-        """The last extent that begins at or before the id, and those behind it. Halving: few lookups whatever there is."""
+        """The last extent that begins at or before the id, and those behind it. Halving takes few lookups."""
         extents = self._group.shelf.extents
         low, high, start = offset, until, offset
         while low < high:

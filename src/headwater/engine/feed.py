@@ -19,9 +19,13 @@ class Batch(NamedTuple):
     """Records of one event of the log: they came together and are passed on together."""
 
     stream: LiveStream
+    seq: int
     start: int
     payloads: list[bytes]
     ends: list[int]
+    ms: int
+    n: int
+    """Id of the first record; the others count up in n."""
     position: int
 
 
@@ -60,8 +64,16 @@ class Feed:
             else:
                 heapreplace(heap, following)
             self.position = position
-            start = timeline.begin_of(index)
-            yield Batch(stream, start, timeline.payloads[index:last], list(timeline.ends[index:last]), position)
+            yield Batch(
+                stream,
+                timeline.seq + index,
+                timeline.begin_of(index),
+                timeline.payloads[index:last],
+                list(timeline.ends[index:last]),
+                timeline.ms[index],
+                timeline.n[index],
+                position,
+            )
         self._grown = {sid: stream for sid, stream in self._grown.items() if self._waits(stream)}
 
     def _next(self, stream: LiveStream, limit: int, index: int = -1) -> tuple[int, int, int, LiveStream] | None:

@@ -93,6 +93,14 @@ class Flusher:
                 self._last_s = asyncio.get_running_loop().time()
             return size
 
+    async def flush_all(self) -> int:
+        """Settles everything that is synced when it is called; returns how many bytes that were."""
+        target = self._group.log.synced
+        total = 0
+        while self._group.lake_position() < target and (size := await self.flush()):
+            total += size
+        return total
+
     async def _collect(self) -> tuple[list[Run], dict[int, LiveStream], int]:
         """Runs of the oldest records, up to a file's size. Walks the streams that hold something, in slices."""
         limit = self._group.log.synced

@@ -456,5 +456,9 @@ class Group:
             if policy is None or policy.age_ms is None or not stream.timeline.payloads:
                 del self._policed[sid]
 
+    def lake_position(self) -> int:
+        """Everything at or below this log position is in the lake, deleted, or no record at all."""
+        return min(self.shelf.log_floor(self.log.synced), self.log.synced)
+
     def log_floor(self) -> int:
         return self.shelf.log_floor(self.log.tail)

@@ -36,10 +36,6 @@ class Cold(msgspec.Struct, frozen=True):
     bytes_max: int
 
 
-Record = tuple[int, int, bytes]
-"""(ms, n, payload)"""
-
-
 def plan(stream: LiveStream, offset: int, bytes_max: int) -> Slice | Cold:
     """Plans a read from `offset`: at least one record when there is any, else as many as fit `bytes_max`.
 
@@ -99,28 +95,3 @@ def _across(stream: LiveStream, offset: int, until: int) -> tuple[list[bytes], i
 
 def _between() -> BadQuery:
     return BadQuery("offset", "it lies inside a message; use an offset returned by this server")
-
-
-def records_from(stream: LiveStream, ms: int, n: int, count_max: int, bytes_max: int) -> list[Record]:
-    """Visible records whose id is at least `ms-n`, oldest first: at most `count_max`, the first and `bytes_max`."""
-    found: list[Record] = []
-    size = 0
-    for span in forks.spans(stream, stream.earliest, stream.visible) or []:
-        timeline = span.timeline
-        first = max(span.first, timeline.index_id(ms, n))
-        for index in range(first, span.last):
-            payload = timeline.payloads[index]
-            size += len(payload)
-            if len(found) >= count_max or (found and size > bytes_max):
-                return found
-            found.append((timeline.ms[index], timeline.n[index], payload))
-    return found
-
-
-def offset_of_id(stream: LiveStream, ms: int, n: int) -> int:
-    """Where the first visible record with an id of at least `ms-n` begins; the tail when there is none."""
-    for span in forks.spans(stream, stream.earliest, stream.visible) or []:
-        index = max(span.first, span.timeline.index_id(ms, n))
-        if index < span.last:
-            return span.timeline.begin_of(index)
-    return stream.visible

@@ -196,6 +196,9 @@ class Manager:
                 self.try_note(model.Lost(sub.uid, path))
                 self.try_note(model.abandon(sub))
 
+    def settled(self) -> None:
+        """Nothing waits for the end of a pass: `grown` has left its work to a turn of its own."""
+
     # ---- what the door asks -------------------------------------------------------------------------------------
 
     def find(self, name: str) -> Subscription:
@@ -204,7 +207,7 @@ class Manager:
             raise SubscriptionNotFound
         return sub
 
-    async def settled(self) -> None:
+    async def durable(self) -> None:
         """Returns once everything decided so far is durable: answers that rest on it may leave."""
         signal = Signal()
         self.group.after_pending(signal)
@@ -223,7 +226,7 @@ class Manager:
             if sub.config.digest != config.digest:
                 raise SubscriptionExists
             await self._walked(sub)
-            await self.settled()
+            await self.durable()
             return sub, False
         if len(self.registry.by_id) >= SUBSCRIPTIONS_MAX:
             raise TooManySubscriptions(SUBSCRIPTIONS_MAX)
@@ -235,13 +238,13 @@ class Manager:
             self._walk(sub)
         await signal.wait()
         await self._walked(sub)
-        await self.settled()
+        await self.durable()
         return sub, True
 
     async def remove(self, name: str) -> None:
         sub = self.registry.by_id.get(name)
         if sub is None:
-            await self.settled()
+            await self.durable()
             return
         signal = Signal()
         self.note(model.Removed(sub.uid), signal)
@@ -257,7 +260,7 @@ class Manager:
             signal = Signal()
             self.note(model.Linked(sub.uid, rows, explicit=True), signal)
             await signal.wait()
-        await self.settled()
+        await self.durable()
 
     async def remove_stream(self, name: str, path: str) -> None:
         sub = self.find(name)
@@ -267,7 +270,7 @@ class Manager:
             self.note(event, signal)
             self.try_note(model.abandon(sub))
             await signal.wait()
-        await self.settled()
+        await self.durable()
 
     async def claim(self, name: str, worker: str) -> Claim:
         sub = self.find(name)

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Protocol
 
 from headwater.doors.http.respond import Responder
 from headwater.doors.http.wire import BODY, HEAD, IDLE, Continue, Parsed, Request, RequestParser
 from headwater.engine.group import Outcome
-from headwater.errors import Failure, RequestTimeout
+from headwater.errors import Failure, Overloaded, RequestTimeout
+from headwater.world import BlobsUnavailable
 
 if TYPE_CHECKING:
     from headwater.doors.http.server import HttpServer
@@ -26,6 +27,8 @@ PIPELINE_MAX = 256
 BODY_RATE_BYTES_PER_S = 64 * 1024
 """A body is given time for its size at this rate, on top of the fixed allowance."""
 LINGER_S = 2.0
+_running: set[asyncio.Task[None]] = set()
+"""Tasks of exchanges under way: the event loop itself holds them only weakly."""
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -57,6 +60,20 @@ class Exchange:
                 exchange.fail(failure)
 
         self.then = then
+
+    def run(self, work: Coroutine[None, None, None]) -> None:
+        """Answers from a coroutine: for what takes a worker thread. Failures it raises are answered too."""
+        task = asyncio.get_running_loop().create_task(self._guarded(work))
+        _running.add(task)
+        task.add_done_callback(_running.discard)
+
+    async def _guarded(self, work: Coroutine[None, None, None]) -> None:
+        try:
+            await work
+        except BlobsUnavailable as error:
+            self.fail(Overloaded(f"the object store does not answer ({error})"))
+        except Failure as failure:
+            self.fail(failure)
 
     @property
     def responder(self) -> Responder:

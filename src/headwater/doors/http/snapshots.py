@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 
 from headwater.config import Settings
 from headwater.doors.http import headers as parse
@@ -21,7 +21,6 @@ from headwater.errors import (
     BadQuery,
     Failure,
     MethodNotAllowed,
-    Overloaded,
     SnapshotInUse,
     SnapshotNotFound,
 )
@@ -30,7 +29,7 @@ from headwater.model.commands import PublishSnapshot
 from headwater.model.forks import ColdOffset
 from headwater.model.row import Snapshot
 from headwater.model.stream import decide_snapshot
-from headwater.world import Blobs, BlobsUnavailable, Rng
+from headwater.world import Blobs, Rng
 
 BOOTSTRAP_BYTES_MAX = 128 * 1024 * 1024
 """Retained updates in one bootstrap; a client reads the rest as an ordinary stream."""
@@ -43,7 +42,6 @@ class Snapshots:
         self._blobs = blobs
         self._settings = settings
         self._rng = rng
-        self._tasks: set[asyncio.Task[None]] = set()
 
     def handle(self, exchange: Exchange, key: str, token: str | None) -> None:
         """`token` is the offset in the path; None for `{stream}/snapshot` itself."""
@@ -62,7 +60,7 @@ class Snapshots:
             self._publish(exchange, key, offset)
         elif method in (b"GET", b"HEAD"):
             stream = self._group.find(key, touch=True)
-            self._run(exchange, self._read(exchange, stream, self._visible(stream, offset)))
+            exchange.run(self._read(exchange, stream, self._visible(stream, offset)))
         elif method == b"DELETE":
             self._visible(self._group.find(key, touch=False), offset)
             raise SnapshotInUse
@@ -74,20 +72,7 @@ class Snapshots:
             raise MethodNotAllowed("GET, HEAD, OPTIONS")
         if "live" in parse.query(query, ()):
             raise BadQuery("live", "bootstrap answers once; follow up with a live read from Stream-Next-Offset")
-        self._run(exchange, self._bootstrap(exchange, self._group.find(key, touch=True)))
-
-    def _run(self, exchange: Exchange, work: Coroutine[None, None, None]) -> None:
-        async def guarded() -> None:
-            try:
-                await work
-            except BlobsUnavailable as error:
-                exchange.fail(Overloaded(f"the object store does not answer ({error})"))
-            except Failure as failure:
-                exchange.fail(failure)
-
-        task = asyncio.get_running_loop().create_task(guarded())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        exchange.run(self._bootstrap(exchange, self._group.find(key, touch=True)))
 
     # ---- publishing ---------------------------------------------------------------------------------------------
 
@@ -101,7 +86,7 @@ class Snapshots:
         # Judged twice: now, so that a hopeless blob is not stored, and again when it is.
         with contextlib.suppress(ColdOffset):
             decide_snapshot(stream, command, 0)
-        self._run(exchange, self._store(exchange, key, command))
+        exchange.run(self._store(exchange, key, command))
 
     async def _store(self, exchange: Exchange, key: str, command: PublishSnapshot) -> None:
         await asyncio.to_thread(self._blobs.put, command.blob, exchange.request.body)

@@ -131,7 +131,7 @@ class Subscriptions:
                     await work
                 except Failure:
                     # A refusal may rest on something that is not durable yet.
-                    await self._manager.settled()
+                    await self._manager.durable()
                     raise
             except AlreadyClaimed as failure:
                 exchange.json(row(failure).status, _claimed(failure))
@@ -166,7 +166,7 @@ class Subscriptions:
         exchange.json(201 if new else 200, self._view(sub, exchange))
 
     async def _show(self, exchange: Exchange, name: str) -> None:
-        await self._manager.settled()
+        await self._manager.durable()
         exchange.json(200, self._view(self._manager.find(name), exchange))
 
     async def _remove(self, exchange: Exchange, name: str) -> None:

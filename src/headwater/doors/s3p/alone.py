@@ -1,7 +1,7 @@
 """Commands that hold their connection: READ from its start to the last byte of its reply, TRIM until it is submitted.
 
-Owns their waits: for a stream to settle, for the lake, for records (BLOCK), for the client to take them. Never holds any
-other connection, nor more of a reply than the socket's buffer and a slice: the rest are references to records.
+Owns their waits: for a stream to settle, for the lake, for records (BLOCK), for the client to take them. Never holds
+any other connection, nor more of a reply than the socket's buffer and a slice: the rest are references to records.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SLICE_BYTES = 64 * 1024
 class Reading:
     """Waits as a Waiter and as a Follower. While it lasts, its connection's `alone` is this."""
 
-    __slots__ = ("_after", "_command", "_connection", "_key", "_parts", "_stream", "_timer")
+    __slots__ = ("_after", "_command", "_connection", "_key", "_parts", "_reply", "_stream", "_timer")
 
     def __init__(self, connection: Connection, command: Read, key: str) -> None:
         self._connection = connection
@@ -38,6 +38,7 @@ class Reading:
         self._stream: LiveStream | None = None
         """The stream it follows."""
         self._timer: asyncio.TimerHandle | None = None
+        self._reply = b""
         self._parts: Iterator[bytes] | None = None
         """What is left of a reply that is too large for one write."""
 
@@ -93,16 +94,17 @@ class Reading:
 
     def wake(self, stream: LiveStream) -> None:
         # Those who wait for the same share the bytes of the reply; the group forgets them when the stream grows again.
-        known = None if stream.encoded is None else stream.encoded.get(self._cache_key())
-        if known is None:
-            self._look(stream)
-        else:
+        command = self._command
+        same = ("s3p", command.min_ms, command.min_n, command.count)
+        if stream.encoded is not None and (known := stream.encoded.get(same)) is not None:
             self.leave()
             self._finish(known[0])
-
-    def _cache_key(self) -> object:
-        command = self._command
-        return "s3p", command.min_ms, command.min_n, command.count
+            return
+        self._look(stream)
+        if self._reply:
+            if stream.encoded is None:
+                stream.encoded = {}
+            stream.encoded[same] = (self._reply, stream.visible, False)
 
     def gone(self, stream: LiveStream) -> None:
         self.leave()
@@ -129,7 +131,8 @@ class Reading:
 
     def _answer(self, found: list[Record]) -> None:
         if sum(40 + len(payload) for _, _, payload in found) <= SLICE_BYTES:
-            self._finish(replies.records(found))
+            self._reply = replies.records(found)
+            self._finish(self._reply)
         else:
             self._parts = parts(found)
             self.drained()

@@ -16,11 +16,10 @@ import msgspec
 import structlog
 
 from headwater.doors.s3p import outcomes, replies
+from headwater.doors.s3p.alone import Reading, Trimming
 from headwater.doors.s3p.commands import Append, Command, Create, Delete, Read, Trim
-from headwater.doors.s3p.reading import Reading
 from headwater.doors.s3p.replies import Failure as Refusal
 from headwater.doors.s3p.wire import Parser
-from headwater.engine import reads
 from headwater.engine.group import Outcome
 from headwater.errors import ShuttingDown
 from headwater.model import commands as model
@@ -52,7 +51,7 @@ class Pending(msgspec.Struct, gc=False, eq=False):
     connection: Connection
     name: bytes
     counts: list[int]
-    """How many records each of its commands has: a run of APPENDs is submitted as one; any other command stands alone."""
+    """How many records each of its commands has. APPENDs may be submitted as one; any other command stands alone."""
     replies: bytes | None = None
 
     def resolve(self, outcome: Outcome) -> None:
@@ -77,10 +76,10 @@ class Connection(asyncio.Protocol):
         "_receiving",
         "_transport",
         "_unanswered_count",
+        "alone",
         "due",
         "paused",
         "pending",
-        "reading",
         "server",
         "waiting",
     )
@@ -101,8 +100,8 @@ class Connection(asyncio.Protocol):
         """Submitted, their replies not written yet."""
         self.waiting: deque[Command | Refusal] = deque()
         """Not started yet."""
-        self.reading: Reading | None = None
-        """The READ that holds this connection."""
+        self.alone: Reading | Trimming | None = None
+        """The command that holds this connection."""
         self.paused = False
         """The client takes its replies too slowly."""
         self.due = False
@@ -120,9 +119,9 @@ class Connection(asyncio.Protocol):
         self._closing = True
         self.server.forget(self)
         self._parser.close()
-        reading, self.reading = self.reading, None
-        if reading is not None:
-            reading.leave()
+        alone, self.alone = self.alone, None
+        if alone is not None:
+            alone.leave()
         self.pending.clear()
         self.waiting.clear()
 
@@ -152,8 +151,8 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self.paused = False
         self._active = True
-        if self.reading is not None:
-            self.reading.drained()
+        if self.alone is not None:
+            self.alone.drained()
         self.advance()
 
     # ---- the order of commands and replies ------------------------------------------------------------------------
@@ -197,7 +196,7 @@ class Connection(asyncio.Protocol):
         if server.closing:
             self._refuse_waiting()
         budget = COMMANDS_PER_TURN_MAX
-        while waiting and budget > 0 and self.reading is None and not self.paused and not self._closing:
+        while waiting and budget > 0 and self.alone is None and not self.paused and not self._closing:
             command = waiting[0]
             budget -= 1
             if type(command) is Append:
@@ -219,10 +218,11 @@ class Connection(asyncio.Protocol):
                 submit(key, model.Append(records, content_type, None, None, False, None, ms), waiter)
             elif type(command) is Create:
                 waiting.popleft()
-                self._submit(command, model.Create(server.key(command.name), None, [], exclusive=True))
+                key = server.key(command.name)
+                self.submit(command.name, key, model.Create(key, None, [], exclusive=True))
             elif type(command) is Delete:
                 waiting.popleft()
-                self._submit(command, model.Delete())
+                self.submit(command.name, server.key(command.name), model.Delete())
             else:
                 self._send_ready()
                 if pending:
@@ -261,20 +261,19 @@ class Connection(asyncio.Protocol):
             commands_max -= 1
         return counts
 
-    def _submit(self, command: Command, asked: model.Command) -> None:
-        waiter = Pending(self, command.name, _ALONE)
+    def submit(self, name: bytes, key: str, command: model.Command) -> None:
+        waiter = Pending(self, name, _ALONE)
         self.pending.append(waiter)
-        self.server.group.submit(self.server.key(command.name), asked, waiter)
+        self.server.group.submit(key, command, waiter)
 
     def _start_alone(self, command: Command | Refusal) -> None:
         """A command that was to wait for every reply in front of it."""
         if isinstance(command, Read):
-            self.reading = Reading(self, command, self.server.key(command.name))
-            self.reading.begin()
+            self.alone = Reading(self, command, self.server.key(command.name))
+            self.alone.begin()
         elif isinstance(command, Trim):
-            stream = self.server.group.shelf.find(self.server.key(command.name))
-            offset = 0 if stream is None else reads.offset_of_id(stream, command.min_ms, command.min_n)
-            self._submit(command, model.Trim(offset))
+            self.alone = Trimming(self, command, self.server.key(command.name))
+            self.alone.begin()
         elif isinstance(command, Refusal):
             self.write(replies.error(command.code, command.message))
             self._linger()
@@ -294,10 +293,10 @@ class Connection(asyncio.Protocol):
         if self._transport is not None and not self._closing:
             self._transport.write(data)
 
-    def finish(self, reading: Reading) -> None:
-        """The reply of a READ is out."""
-        if self.reading is reading:
-            self.reading = None
+    def finish(self, alone: Reading | Trimming) -> None:
+        """The reply of the command that held the connection is out."""
+        if self.alone is alone:
+            self.alone = None
             self._unanswered_count -= 1
             self.later()
 
@@ -308,7 +307,7 @@ class Connection(asyncio.Protocol):
         if self._lingering:
             if now_s >= self._deadline_s:
                 self.abort()
-        elif self._active or self.pending or (self.reading is not None and not self.paused):
+        elif self._active or self.pending or (self.alone is not None and not self.paused):
             self._active = False
             self._deadline_s = now_s + self.server.settings.s3p_idle_timeout_ms / 1000
         elif now_s >= self._deadline_s + self._parser.buffered_bytes / UNFINISHED_RATE_BYTES_PER_S:
@@ -322,12 +321,12 @@ class Connection(asyncio.Protocol):
         """Takes no more commands: a blocked READ returns nothing, those behind it are refused, then it closes."""
         self._ended = True
         self._stop_receiving()
-        if self.reading is not None:
-            self.reading.stop()
+        if self.alone is not None:
+            self.alone.stop()
         self.later()
 
     def _refuse_waiting(self) -> None:
-        while self.waiting and self.reading is None:
+        while self.waiting and self.alone is None:
             command = self.waiting.popleft()
             if isinstance(command, Refusal):
                 self._unanswered_count -= 1

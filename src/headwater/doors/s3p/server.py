@@ -11,6 +11,7 @@ from headwater.config import Settings
 from headwater.doors.s3p import names
 from headwater.doors.s3p.commands import Limits
 from headwater.doors.s3p.connection import Connection
+from headwater.engine.by_id import ById
 from headwater.engine.group import Group
 
 SWEEP_S = 0.5
@@ -18,9 +19,10 @@ _KEYS_MAX = 65_536
 
 
 class S3pServer:
-    def __init__(self, settings: Settings, group: Group) -> None:
+    def __init__(self, settings: Settings, group: Group, by_id: ById) -> None:
         self.settings = settings
         self.group = group
+        self.by_id = by_id
         self.limits = Limits(
             name_bytes_max=settings.s3p_name_bytes_max,
             count_default=settings.s3p_count_default,

@@ -1,0 +1,102 @@
+"""What a lake row is: the columns of every Parquet file, and the values that say where records lie.
+
+Owns names, types and the statistics other readers prune by. Never reads or writes a file.
+
+    data/<group>/<position>-<token>.parquet    rows sorted by (bucket, stream, incarnation, offset), in row groups;
+                                               position: the log position of its newest record, 20 digits
+    _delta_log/                                the Delta table over these files
+
+A row is a record. Columns are only ever added, at the end, nullable: numbers and names here are for ever.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import pyarrow as pa
+
+DATA = "data"
+
+SCHEMA = pa.schema(
+    [
+        pa.field("bucket", pa.string(), nullable=False),
+        pa.field("stream", pa.string(), nullable=False),
+        pa.field("incarnation", pa.int64(), nullable=False),  # the stream's sid: delete + recreate is another one
+        pa.field("seq", pa.int64(), nullable=False),  # 0, 1, 2… in its stream
+        pa.field("offset", pa.int64(), nullable=False),  # payload bytes of the stream before this record
+        pa.field("ts_ms", pa.int64(), nullable=False),
+        pa.field("n", pa.int64(), nullable=False),  # the record's id is <ts_ms>-<n>
+        pa.field("group", pa.int32(), nullable=False),
+        pa.field("position", pa.int64(), nullable=False),  # log position after the event that brought it
+        pa.field("tag", pa.string()),
+        pa.field("node", pa.string()),
+        pa.field("content_type", pa.string(), nullable=False),
+        pa.field("payload", pa.binary(), nullable=False),
+    ]
+)
+"""Plain types only: Spark reads no `large_*` and no dictionaries."""
+
+PRUNED_BY = ("bucket", "stream", "incarnation", "group", "position")
+"""Columns with statistics in every file, row group and Delta action. Each one costs footer bytes per row group."""
+
+SERVED = ("offset", "ts_ms", "n", "position", "payload")
+"""What a read of records needs. From the first to the last they are one range of the file."""
+
+_STATISTIC_CHARS_MAX = 256
+
+
+class Extent(msgspec.Struct, frozen=True, array_like=True):
+    """A contiguous run of records of one stream inside one row group of one file."""
+
+    sid: int
+    start: int
+    """Offset of the first record."""
+    end: int
+    """Offset after the last record."""
+    seq_start: int
+    file: str
+    row_group: int
+    row_start: int
+    row_count: int
+
+
+class NewFile(msgspec.Struct, frozen=True):
+    """A file that is stored but not in the table yet: what a commit says of it."""
+
+    path: str
+    size_bytes: int
+    row_count: int
+    statistics: str
+    """Delta's JSON: numRecords, minValues, maxValues, nullCount."""
+
+
+class FileInfo(msgspec.Struct, frozen=True):
+    """A file of the table. What its statistics do not tell is None: others may commit files too."""
+
+    path: str
+    size_bytes: int
+    modified_ms: int
+    row_count: int | None
+    group: int | None
+    position_min: int | None
+    position_max: int | None
+
+
+def data_key(group: int, position: int, token: str) -> str:
+    return f"{DATA}/{group}/{position:020d}-{token}.parquet"
+
+
+def statistics(row_count: int, low: dict[str, str | int], high: dict[str, str | int]) -> str:
+    """The JSON of an add action. A long name is left out: cut short, it would bound the wrong side."""
+    kept = [name for name in PRUNED_BY if not _long(low[name]) and not _long(high[name])]
+    nulls = dict.fromkeys((field.name for field in SCHEMA if not field.nullable and field.name in PRUNED_BY), 0)
+    document = {
+        "numRecords": row_count,
+        "minValues": {name: low[name] for name in kept},
+        "maxValues": {name: high[name] for name in kept},
+        "nullCount": nulls | {"tag": row_count, "node": row_count},
+    }
+    return msgspec.json.encode(document).decode()
+
+
+def _long(value: str | int) -> bool:
+    return isinstance(value, str) and len(value) > _STATISTIC_CHARS_MAX
