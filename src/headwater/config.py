@@ -135,6 +135,9 @@ class Settings:
 
     body_bytes_max: int = _size(HTTP, 64 * MIB, KIB, 4 * GIB, "Longest request body; a longer one is answered 413.")
     snapshot_bytes_max: int = _size(HTTP, 128 * MIB, KIB, 4 * GIB, "Longest snapshot; a longer one is answered 413.")
+    bodies_bytes_max: int = _size(
+        HTTP, GIB, MIB, 16 * TIB, "Request bodies still arriving, all together; above it they are answered 503."
+    )
     head_bytes_max: int = _size(HTTP, 32 * KIB, KIB, MIB, "Longest request line and headers together.")
     header_count_max: int = _whole(HTTP, 100, 8, 10_000, "Most headers in one request.")
     head_timeout_ms: int = _whole(HTTP, 10_000, 10, HOUR_MS, "Time for the head of a request to arrive.")

@@ -44,7 +44,7 @@ SERVED = ("offset", "ts_ms", "n", "position", "payload")
 _STATISTIC_CHARS_MAX = 256
 
 
-class Extent(msgspec.Struct, frozen=True, array_like=True):
+class Extent(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A contiguous run of records of one stream inside one row group of one file."""
 
     sid: int

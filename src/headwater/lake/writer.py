@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 
 import msgspec
@@ -20,7 +21,6 @@ import pyarrow.parquet as pq
 
 from headwater.lake.layout import PRUNED_BY, SCHEMA, Extent, NewFile, data_key, statistics
 from headwater.lake.store import Data
-from headwater.model.names import bucket_of, stream_of
 
 ROWS_PER_GROUP = 4_096
 BYTES_PER_GROUP = 2 << 20
@@ -32,12 +32,12 @@ BYTES_PER_GROUP = 2 << 20
 _CODEC = "lz4"
 _DICTIONARIES = ["bucket", "stream", "group", "tag", "node", "content_type"]
 _NUMBERS = ["incarnation", "seq", "offset", "ts_ms", "n", "position"]
-_SLICE_COUNT = 1_024
+_SLICE_COUNT = 256
 _BREATH_S = 0.000_05
 """Long enough to let a waiting thread have the GIL; time.sleep(0) may take it right back."""
 
 
-class Run(msgspec.Struct, frozen=True):
+class Run(msgspec.Struct, frozen=True, gc=False):
     """Consecutive records of one stream: the columns of its timeline, by reference. They must not change any more."""
 
     key: str
@@ -61,10 +61,8 @@ class Built(msgspec.Struct, frozen=True):
     file: NewFile
 
 
-class _Piece(msgspec.Struct):
-    run: Run
-    low: int
-    high: int
+_Piece = tuple[int, int, int]
+"""A run, by number, and which of its records: from, up to."""
 
 
 def build(
@@ -74,15 +72,14 @@ def build(
     rows_per_group: int = ROWS_PER_GROUP,
     bytes_per_group: int = BYTES_PER_GROUP,
 ) -> Built:
-    """One file of all the runs' records. `token` makes its name unique; there must be at least one record.
+    """One file of all the runs' records. `token` makes its name unique.
 
-    Runs of one stream may come in any order but must not overlap. Nothing outside is touched.
+    Runs without records are left out; at least one has some. Runs of one stream may come in any order but must not
+    overlap. Raises ValueError when a run's payloads and offsets disagree.
     """
-    runs = _sorted([run for run in runs if run.payloads])
-    if not runs:
-        raise ValueError("a file without records")
-    position_max = max(run.positions[-1] for run in runs)
-    path = data_key(group, position_max, token)
+    runs, facts = _sorted([run for run in runs if run.payloads])
+    bounds = {name: pc.min_max(facts[name]).as_py() for name in facts.column_names}
+    path = data_key(group, bounds["position_max"]["max"], token)
     sink = pa.BufferOutputStream()
     extents: list[Extent] = []
     row_count = 0
@@ -93,60 +90,93 @@ def build(
         use_dictionary=_DICTIONARIES,
         column_encoding=dict.fromkeys(_NUMBERS, "DELTA_BINARY_PACKED"),
         write_statistics=list(PRUNED_BY),
-        write_page_checksum=True,  # neither codec notices a flipped bit by itself
+        write_page_checksum=True,  # the codec does not notice a flipped bit by itself
         sorting_columns=[pq.SortingColumn(SCHEMA.get_field_index(name)) for name in _SORTED_BY],
         store_schema=False,  # the plain Parquet types are the schema
     ) as writer:
-        for row_group, pieces in enumerate(_cut(runs, rows_per_group, bytes_per_group)):
-            table, rows = _table(pieces, group, path, row_group, extents)
-            writer.write_table(table, row_group_size=max(rows, 1))
-            row_count += rows
+        for number, pieces in enumerate(_cut(runs, rows_per_group, bytes_per_group)):
+            rows = _rows(runs, facts, pieces, group, path, number, extents)
+            writer.write_table(rows, row_group_size=len(rows))
+            row_count += len(rows)
     data = memoryview(sink.getvalue())
-    low: dict[str, str | int] = {"group": group, "position": min(run.positions[0] for run in runs)}
-    high: dict[str, str | int] = {"group": group, "position": position_max}
-    low["incarnation"], high["incarnation"] = min(run.sid for run in runs), max(run.sid for run in runs)
-    low["bucket"], high["bucket"] = bucket_of(runs[0].key), bucket_of(runs[-1].key)
-    low["stream"], high["stream"] = min(stream_of(run.key) for run in runs), max(stream_of(run.key) for run in runs)
+    low = {name: bounds[name]["min"] for name in ("bucket", "stream", "incarnation")}
+    high = {name: bounds[name]["max"] for name in ("bucket", "stream", "incarnation")}
+    low |= {"group": group, "position": bounds["position_min"]["min"]}
+    high |= {"group": group, "position": bounds["position_max"]["max"]}
     return Built([data], extents, NewFile(path, len(data), row_count, statistics(row_count, low, high)))
 
 
 _SORTED_BY = ("bucket", "stream", "incarnation", "offset")
 
 
-def _sorted(runs: list[Run]) -> list[Run]:
-    """By bucket, stream, incarnation, offset. Names compare as UTF-8 does: code points are in the same order."""
-    if len(runs) <= _SLICE_COUNT:
-        return sorted(runs, key=_order)
-    # A sort of 100,000 tuples would keep the GIL for 100 ms; Arrow sorts without it.
-    slices = []
+class _Strings:
+    """A column of strings under construction. `pa.array` would look for numpy at every call: 0.2 ms without it."""
+
+    def __init__(self) -> None:
+        self._ends = array("i", (0,))
+        self._parts: list[bytes] = []
+
+    def extend(self, strings: Iterable[str]) -> None:
+        parts = [string.encode() for string in strings]
+        ends = list(accumulate(map(len, parts), initial=self._ends[-1]))
+        del ends[0]
+        self._ends.extend(ends)
+        self._parts.append(b"".join(parts))
+
+    def array(self) -> pa.Array:
+        buffers = [None, pa.py_buffer(self._ends), pa.py_buffer(b"".join(self._parts))]
+        return pa.Array.from_buffers(pa.string(), len(self._ends) - 1, buffers)
+
+
+def _sorted(runs: list[Run]) -> tuple[list[Run], pa.Table]:
+    """The runs by bucket, stream, incarnation and offset, and a table with a row of facts for each.
+
+    Arrow sorts without the GIL, where 100,000 tuples would keep it for 100 ms. It compares names as UTF-8, as Spark.
+    """
+    if not runs:
+        raise ValueError("a file without records")
+    buckets, streams, types = _Strings(), _Strings(), _Strings()
+    sids, starts, lowest, highest = array("q"), array("q"), array("q"), array("q")
     for start in range(0, len(runs), _SLICE_COUNT):
-        keys = [_order(run) for run in runs[start : start + _SLICE_COUNT]]
-        slices.append(pa.RecordBatch.from_arrays([pa.array(column) for column in zip(*keys, strict=True)], _SORTED_BY))
+        some = runs[start : start + _SLICE_COUNT]
+        keys = [run.key.partition("/") for run in some]
+        buckets.extend(key[0] for key in keys)
+        streams.extend(key[2] for key in keys)
+        types.extend(run.content_type for run in some)
+        sids.extend([run.sid for run in some])
+        starts.extend([run.start_offset for run in some])
+        lowest.extend([run.positions[0] for run in some])
+        highest.extend([run.positions[-1] for run in some])
         time.sleep(_BREATH_S)
-    table = pa.Table.from_batches(slices)
+    facts = {
+        "bucket": buckets.array(),
+        "stream": streams.array(),
+        "incarnation": _numbers(pa.int64(), sids),
+        "offset": _numbers(pa.int64(), starts),
+        "content_type": types.array(),
+        "position_min": _numbers(pa.int64(), lowest),
+        "position_max": _numbers(pa.int64(), highest),
+    }
+    table = pa.Table.from_arrays(list(facts.values()), names=list(facts))
     order = pc.sort_indices(table, sort_keys=[(name, "ascending") for name in _SORTED_BY])
-    return [runs[index] for index in memoryview(order.buffers()[1]).cast("B").cast("Q")[: len(runs)]]
-
-
-def _order(run: Run) -> tuple[str, str, int, int]:
-    bucket, _, stream = run.key.partition("/")
-    return bucket, stream, run.sid, run.start_offset
+    indices = memoryview(order.buffers()[1]).cast("B").cast("Q")
+    return [runs[index] for index in indices[: len(runs)]], table.take(order)
 
 
 def _cut(runs: list[Run], rows_per_group: int, bytes_per_group: int) -> Iterator[list[_Piece]]:
     """Row groups of about the wished size, in rows or in bytes. A run that fits into one is never split.
 
-    A group may grow to one and a half times the wish, so that a run need not be cut for a few rows; a record larger
-    than that is a group of its own.
+    A group may grow to one and a half times the wish, so that no run is cut for a few rows; a larger record is a group
+    of its own.
     """
     rows_max, bytes_max = rows_per_group + rows_per_group // 2, bytes_per_group + bytes_per_group // 2
     pieces: list[_Piece] = []
     rows = size = 0
-    for run in runs:
-        low, count = 0, len(run.payloads)
+    for number, run in enumerate(runs):
+        low, count, ends = 0, len(run.payloads), run.ends
+        begin = run.start_offset
         while low < count:
-            begin = run.ends[low - 1] if low else run.start_offset
-            rest_rows, rest_size = count - low, run.ends[-1] - begin
+            rest_rows, rest_size = count - low, ends[-1] - begin
             if rows + rest_rows <= rows_max and size + rest_size <= bytes_max:
                 high = count
             elif pieces and (
@@ -156,83 +186,72 @@ def _cut(runs: list[Run], rows_per_group: int, bytes_per_group: int) -> Iterator
             ):
                 high = low  # it starts the next group: there it fits, or this one is nearly full anyway
             else:
-                high = _fitting(run.ends, low, low + max(rows_per_group - rows, 1), begin + bytes_per_group - size)
+                up_to = min(count, low + max(rows_per_group - rows, 1))
+                high = max(low + 1, bisect_right(ends, begin + bytes_per_group - size, low, up_to))
             if high > low:
-                pieces.append(_Piece(run, low, high))
+                pieces.append((number, low, high))
                 rows += high - low
-                size += run.ends[high - 1] - begin
+                size += ends[high - 1] - begin
+                begin = ends[high - 1]
                 low = high
-            if rows >= rows_per_group or size >= bytes_per_group or low < count:
+            if low < count or rows >= rows_per_group or size >= bytes_per_group:
                 yield pieces
                 pieces, rows, size = [], 0, 0
     if pieces:
         yield pieces
 
 
-def _fitting(ends: array[int], low: int, high: int, offset: int) -> int:
-    """The end of the longest piece from `low` that stays below `high` and ends at or before `offset`; one at least."""
-    from bisect import bisect_right
-
-    return max(low + 1, bisect_right(ends, offset, low, min(high, len(ends))))
-
-
-def _table(
-    pieces: list[_Piece], group: int, path: str, row_group: int, extents: list[Extent]
-) -> tuple[pa.Table, int]:
-    """The rows of one row group, and their count. Adds the extents they make to `extents`."""
+def _rows(
+    runs: list[Run],
+    facts: pa.Table,
+    pieces: list[_Piece],
+    group: int,
+    path: str,
+    row_group: int,
+    extents: list[Extent],
+) -> pa.Table:
+    """The rows of one row group. Adds the extents they make to `extents`."""
     payloads: list[bytes] = []
     begins, ms, n, positions = array("Q"), array("Q"), array("Q"), array("Q")
-    sids, seqs, names, types = array("q"), array("q"), array("i"), array("i")
-    buckets: list[str] = []
-    streams: list[str] = []
-    type_numbers: dict[str, int] = {}
-    row = 0
-    for number, piece in enumerate(pieces):
-        run, low, high = piece.run, piece.low, piece.high
+    seqs, owners = array("q"), array("i")
+    row = size = 0
+    for number, low, high in pieces:
+        run = runs[number]
         ends = run.ends
-        count = high - low
-        begin = ends[low - 1] if low else run.start_offset
+        begin, end = ends[low - 1] if low else run.start_offset, ends[high - 1]
         seq = run.seq_start + low
-        if count == 1:
+        count = high - low
+        begins.append(begin)
+        if count == 1:  # streams with a record each are common: no slices for them
             payloads.append(run.payloads[low])
-            begins.append(begin)
             ms.append(run.ms[low])
             n.append(run.n[low])
             positions.append(run.positions[low])
-            sids.append(run.sid)
             seqs.append(seq)
-            names.append(number)
-            types.append(type_numbers.setdefault(run.content_type, len(type_numbers)))
+            owners.append(number)
         else:
             payloads += run.payloads[low:high]
-            begins.append(begin)
             begins += ends[low : high - 1]
             ms += run.ms[low:high]
             n += run.n[low:high]
             positions += run.positions[low:high]
-            sids += array("q", (run.sid,)) * count
             seqs.extend(range(seq, seq + count))
-            names += array("i", (number,)) * count
-            types += array("i", (type_numbers.setdefault(run.content_type, len(type_numbers)),)) * count
-        bucket, _, stream = run.key.partition("/")
-        buckets.append(bucket)
-        streams.append(stream)
-        extents.append(Extent(run.sid, begin, ends[high - 1], seq, path, row_group, row, count))
+            owners += array("i", (number,)) * count
+        extents.append(Extent(run.sid, begin, end, seq, path, row_group, row, count))
+        size += end - begin
         row += count
-        if number % _SLICE_COUNT == _SLICE_COUNT - 1:
+        if number % _SLICE_COUNT == 0:
             time.sleep(_BREATH_S)
     value_ends = array("i", accumulate(map(len, payloads), initial=0))
-    if value_ends[-1] != sum(piece.run.ends[piece.high - 1] for piece in pieces) - sum(
-        extent.start for extent in extents[-len(pieces) :]
-    ):
-        raise ValueError("payloads and offsets of a run disagree")
-    time.sleep(_BREATH_S)
+    if value_ends[-1] != size or len(payloads) != row or not len(ms) == len(n) == len(positions) == row:
+        raise ValueError("the columns of a run disagree")
     values = b"".join(payloads)
+    owner = _numbers(pa.int32(), owners)
     nothing = pa.nulls(row, pa.string())
     columns = [
-        _named(names, buckets),
-        _named(names, streams),
-        _numbers(pa.int64(), sids),
+        facts["bucket"].take(owner),
+        facts["stream"].take(owner),
+        facts["incarnation"].take(owner),
         _numbers(pa.int64(), seqs),
         _numbers(pa.int64(), begins),
         _numbers(pa.int64(), ms),
@@ -241,16 +260,11 @@ def _table(
         _numbers(pa.int64(), positions),
         nothing,
         nothing,
-        _named(types, list(type_numbers)),
+        facts["content_type"].take(owner),
         pa.Array.from_buffers(pa.binary(), row, [None, pa.py_buffer(value_ends), pa.py_buffer(values)]),
     ]
-    return pa.Table.from_arrays(columns, schema=SCHEMA), row
+    return pa.Table.from_arrays(columns, schema=SCHEMA)
 
 
 def _numbers(kind: pa.DataType, values: array[int]) -> pa.Array:
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
-
-
-def _named(indices: array[int], names: list[str]) -> pa.Array:
-    """A string per row, by number."""
-    return pc.take(pa.array(names, pa.string()), _numbers(pa.int32(), indices))

@@ -129,11 +129,20 @@ class Manager:
         """Takes up what was under way. Called once, when the log is open and before any request."""
         if not self.registry.by_uid:
             return
-        for stream in list(self.group.shelf.streams.values()):
-            if stream.tail > stream.fork_at and not stream.soft_deleted:
-                # Its growth may have become durable just before the end, and what it meant for subscriptions not.
+        # What became of a stream may have been durable just before the end, and what it meant for subscriptions not.
+        shelf = self.group.shelf
+        for sid, key in list(shelf.removed.items()):
+            self._lose(model.path_of(key), sid)
+        for stream in list(shelf.streams.values()):
+            if stream.soft_deleted:
+                self._lose(model.path_of(stream.key), stream.sid)
+            elif stream.tail > stream.fork_at:
                 self._recall(stream)
         for sub in self.registry.by_uid.values():
+            for path in list(sub.pending):
+                if self.streams.tail(path, sub.links[path].sid) < 0:
+                    self.try_note(model.Lost(sub.uid, path))
+            self.try_note(model.abandon(sub))
             if not sub.settled:
                 self._walk(sub)
             if sub.wake is not None:
@@ -189,10 +198,12 @@ class Manager:
 
     def deleted(self, stream: LiveStream) -> None:
         self._members.pop(stream.sid, None)
-        path = model.path_of(stream.key)
+        self._lose(model.path_of(stream.key), stream.sid)
+
+    def _lose(self, path: str, sid: int) -> None:
         for sub in self.registry.members(path):
             link = sub.links.get(path)
-            if link is not None and link.sid == stream.sid:
+            if link is not None and link.sid == sid:
                 self.try_note(model.Lost(sub.uid, path))
                 self.try_note(model.abandon(sub))
 
@@ -282,6 +293,7 @@ class Manager:
         current = sub.wake
         if current is None:
             raise RuntimeError(f"subscription {name} was claimed without a wake")
+        self.wakes_count += len(events) > 1
         generation = sub.generation
         infos, _, _ = self.infos(sub)
         await signal.wait()

@@ -12,7 +12,7 @@ from headwater.engine.group import Group
 from headwater.engine.live import UNBORN
 from headwater.model import glob
 from headwater.model.row import StreamRow
-from headwater.model.subscriptions import Config, LinkRow, covers, key_of, path_of, reserved
+from headwater.model.subscriptions import Config, LinkRow, key_of, path_of, reserved
 
 SLICE_STREAMS = 500
 """Streams looked at without a pause: about 5 ms of the event loop."""
@@ -61,24 +61,20 @@ class Streams:
 
     async def matching(self, config: Config) -> AsyncIterator[list[LinkRow]]:
         """The streams that exist when the walk begins and that the pattern takes in, in slices."""
-        shelf = self._group.shelf
         if config.pattern is None:
             return
-        prefix, literal = glob.literal_prefix(config.pattern)
-        # Those that the catalog does not list yet come first: a checkpoint may move them there during the walk.
-        keys = [key_of(prefix)] if prefix else []
-        keys += [key for key in shelf.unlisted if not prefix or key.startswith(prefix + "/")]
-        found: list[LinkRow] = []
-        size = 0
-        low, high = (f"{prefix}/", f"{prefix}0") if prefix else ("", "\U0010ffff")  # '0' follows '/'
-        rows: dict[str, StreamRow] = {}
-        while True:
-            for key in keys:
+        shelf = self._group.shelf
+        wanted = glob.Patterns()
+        wanted.add(config.pattern, "")
+        async for part in self._candidates(*glob.literal_prefix(config.pattern)):
+            found: list[LinkRow] = []
+            size = 0
+            for key, row in part.items():
                 path = path_of(key)
-                if reserved(path) or not covers(config, path):
+                if reserved(path) or path == config.wake_stream or not wanted.matching(path):
                     continue
-                live = key in shelf.streams
-                state = self.look(path) if live or key not in rows else self._at_rest(rows[key])
+                # A row is what a stream at rest is; a loaded one knows better.
+                state = self.look(path) if row is None or key in shelf.streams else self._at_rest(row)
                 if state is not None:
                     found.append((path, *state))
                     size += len(path)
@@ -87,13 +83,23 @@ class Streams:
                     found, size = [], 0
             if found:
                 yield found
-                found, size = [], 0
+
+    async def _candidates(self, prefix: str, literal: bool) -> AsyncIterator[dict[str, StreamRow | None]]:
+        """Keys of streams that begin with the segments of `prefix`, with their rows in the catalog where they have one.
+
+        Those that the catalog does not list yet come first: a checkpoint may move them there during the walk.
+        """
+        shelf = self._group.shelf
+        if prefix:
+            yield {key_of(prefix): None}
             if literal:
                 return
+        unlisted = [key for key in shelf.unlisted if not prefix or key.startswith(f"{prefix}/")]
+        for at in range(0, len(unlisted), SLICE_STREAMS):
+            yield dict.fromkeys(unlisted[at : at + SLICE_STREAMS])
             await asyncio.sleep(0)
-            page = shelf.catalog.page(low, high, SLICE_STREAMS)
-            if not page:
-                return
+        low, high = (f"{prefix}/", f"{prefix}0") if prefix else ("", "\U0010ffff")  # '0' follows '/'
+        while page := shelf.catalog.page(low, high, SLICE_STREAMS):
+            yield {row.key: row for row in page}
             low = page[-1].key
-            rows = {row.key: row for row in page}
-            keys = list(rows)
+            await asyncio.sleep(0)

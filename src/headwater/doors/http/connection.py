@@ -153,6 +153,7 @@ class Connection(asyncio.Protocol):
             settings.body_bytes_max,
             settings.snapshot_bytes_max,
             server.heads,
+            server.bodies,
         )
         self._transport: asyncio.Transport | None = None
         self._closing = False
@@ -176,6 +177,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
+        self._parser.close()
         self._server.forget(self)
         streamer, self.streamer = self.streamer, None
         if streamer is not None:

@@ -20,6 +20,7 @@ _RFC3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\
 _CONTENT_TYPE = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+/[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _DURABILITY = {b"fsync": Durability.FSYNC, b"disk": Durability.DISK, b"memory": Durability.MEMORY}
 
+_BAD_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 FLAT_PREFIX = "/v1/stream/"
 
 Headers = dict[bytes, bytes]
@@ -157,6 +158,8 @@ def durability(headers: Headers) -> Durability | None:
 
 def path_text(path: bytes) -> str:
     """A percent-decoded path. Raises BadName when it is not UTF-8."""
+    if b"%" in path and _BAD_ESCAPE.search(path) is not None:
+        raise BadName("a % in a path is followed by two hexadecimal digits")
     raw = unquote_to_bytes(path) if b"%" in path else path
     try:
         return raw.decode()

@@ -56,7 +56,14 @@ def body_parts(payloads: list[bytes], is_json: bool) -> Iterator[bytes]:
             size += len(payloads[at]) + 1
             at += 1
         part = payloads[first:at]
-        if is_json:
+        if is_json and size > 2 * SLICE_BYTES:
+            # One giant message among them: it is written as it is held, not copied once per reader.
+            for index, payload in enumerate(part, first):
+                yield b"," if index else b"["
+                yield payload
+            if at == count:
+                yield b"]"
+        elif is_json:
             yield (b"," if first else b"[") + b",".join(part) + (b"]" if at == count else b"")
         else:
             yield part[0] if len(part) == 1 else b"".join(part)

@@ -14,7 +14,7 @@ from headwater.config import Settings
 from headwater.doors.http.connection import Connection, Exchange
 from headwater.doors.http.respond import Responder
 from headwater.doors.http.routes import Routes
-from headwater.doors.http.wire import Heads
+from headwater.doors.http.wire import Budget, Heads
 from headwater.errors import Failure
 
 SWEEP_S = 0.5
@@ -29,6 +29,8 @@ class HttpServer:
         self.closing = False
         self.connections: set[Connection] = set()
         self.heads = Heads()
+        self.bodies = Budget(settings.bodies_bytes_max)
+        responder.renew(int(time.time()))
         self.refused_count = 0
         self._routes = routes
         self._loop = asyncio.get_running_loop()

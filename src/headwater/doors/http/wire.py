@@ -13,6 +13,7 @@ from headwater.errors import (
     ExpectationFailed,
     Failure,
     HeadTooLarge,
+    Overloaded,
     VersionNotSupported,
 )
 
@@ -51,6 +52,18 @@ class Continue:
 Parsed = Request | Continue
 
 IDLE, HEAD, BODY = 0, 1, 2
+_ONCE = (b"producer-", b"stream-", b"content-type", b"host", b"if-match")
+"""Headers whose repetition would leave it open which one is meant."""
+
+
+class Budget:
+    """Bytes of request bodies that are still arriving, over all connections. Overflow: the request is answered 503."""
+
+    __slots__ = ("bytes_max", "held")
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.held = 0
 
 
 class Heads:
@@ -90,9 +103,11 @@ class RequestParser:
         "_body_limit",
         "_body_max",
         "_body_size",
+        "_budget",
         "_failure",
         "_head_max",
         "_head_size",
+        "_header_count",
         "_headers",
         "_headers_max",
         "_heads",
@@ -101,6 +116,7 @@ class RequestParser:
         "_request",
         "_snapshot_max",
         "_target",
+        "_unfinished",
         "body_expected",
         "state",
     )
@@ -112,8 +128,10 @@ class RequestParser:
         body_bytes_max: int,
         snapshot_bytes_max: int,
         heads: Heads | None = None,
+        budget: Budget | None = None,
     ) -> None:
         self._heads = Heads() if heads is None else heads
+        self._budget = Budget(1 << 62) if budget is None else budget
         self._head_max = head_bytes_max
         self._headers_max = header_count_max
         self._body_max = self._body_limit = body_bytes_max
@@ -125,6 +143,8 @@ class RequestParser:
         self._body: list[bytes] = []
         self._body_size = 0
         self._head_size = 0
+        self._header_count = 0
+        self._unfinished = 0
         self._request: Request | None = None
         self._failure: Failure | None = None
         self.state = IDLE
@@ -148,8 +168,6 @@ class RequestParser:
                 return [request]
         out: list[Parsed] = []
         self._out = out
-        if not fresh:
-            self._head_size += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -157,14 +175,21 @@ class RequestParser:
             self._failure = self._failure or BadRequest("upgrades are not spoken here")
         except httptools.HttpParserError as error:
             self._failure = self._failure or _explain(data, error)
-        if self._failure is None and self.state == HEAD and self._head_size > self._head_max:
-            self._failure = HeadTooLarge(self._head_max)
+        if self._failure is None and self.state == HEAD:
+            self._count_unfinished(data)
         if self._failure is not None:
             if not out:
                 raise self._failure
         elif fresh and len(out) == 1 and self.state == IDLE and type(out[0]) is Request:
             self._heads.learn(data, out[0])
         return out
+
+    def _count_unfinished(self, data: bytes) -> None:
+        """What stands behind the last line break belongs to a line that has not been reported yet."""
+        newline = data.rfind(b"\n")
+        self._unfinished = self._unfinished + len(data) if newline < 0 else len(data) - newline - 1
+        if self._head_size + self._unfinished > self._head_max:
+            self._failure = HeadTooLarge(self._head_max)
 
     @property
     def failure(self) -> Failure | None:
@@ -176,9 +201,10 @@ class RequestParser:
     def on_message_begin(self) -> None:
         self.state = HEAD
         self._head_size = 0
+        self._unfinished = 0
+        self._header_count = 0
         self._headers = {}
         self._target = b""
-        self._body = []
         self._body_size = 0
 
     def on_url(self, url: bytes) -> None:
@@ -187,10 +213,16 @@ class RequestParser:
             self._fail(HeadTooLarge(self._head_max))
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        if self.state != HEAD:
+            return  # a trailer: nothing it says counts
+        name = name.lower()
         headers = self._headers
-        headers[name.lower()] = value
-        self._head_size += len(name) + len(value)
-        if len(headers) > self._headers_max or self._head_size > self._head_max:
+        if name in headers and name.startswith(_ONCE):
+            self._fail(BadRequest(f"the header {name.decode('latin-1')} is given more than once"))
+        headers[name] = value
+        self._head_size += len(name) + len(value) + 4
+        self._header_count += 1
+        if self._header_count > self._headers_max or self._head_size > self._head_max:
             self._fail(HeadTooLarge(self._head_max))
 
     def on_headers_complete(self) -> None:
@@ -221,8 +253,17 @@ class RequestParser:
         self._body_size += len(body)
         if self._body_size > self._body_limit:
             self._fail(BodyTooLarge(self._body_limit))
+        budget = self._budget
+        if budget.held + len(body) > budget.bytes_max:
+            self._fail(Overloaded("too many request bodies arrive at once"))
         if self._failure is None:
+            budget.held += len(body)
             self._body.append(body)
+
+    def close(self) -> None:
+        """The connection is gone: what had arrived of a body is dropped."""
+        self._budget.held -= sum(map(len, self._body))
+        self._body = []
 
     def on_message_complete(self) -> None:
         request = self._request
@@ -231,7 +272,7 @@ class RequestParser:
         body = self._body
         if body:
             request.body = body[0] if len(body) == 1 else b"".join(body)
-            self._body = []
+            self.close()
         request.keep_alive = self._parser.should_keep_alive()
         self._request = None
         self.state = IDLE
