@@ -1,7 +1,7 @@
 """Appends the lines of a file to a stream, each exactly once, however often it is run or cut off.
 
-Owns the repeated attempts. Never numbers a line twice: a line's Producer-Seq is its place in the file, so the node knows
-which lines it already has.
+Owns the repeated attempts. Never numbers a line twice: a line's Producer-Seq is its place in the file, so the node
+knows which lines it already has.
 
     python examples/exactly_once.py http://127.0.0.1:4437/v1/stream/journal FILE
 """

@@ -133,6 +133,24 @@ class Settings:
         STORAGE, 2 * GIB, MIB, 16 * TIB, "Payload kept in memory; above it appends are answered 503."
     )
 
+    lake: str = _row(
+        STORAGE,
+        "path",
+        "auto",
+        "Where older records settle: a directory, s3://bucket/prefix, or auto for DATA/lake.",
+    )
+    lake_endpoint: str = _row(STORAGE, "path", "auto", "Address of an S3 server that is not Amazon's.")
+    lake_region: str = _row(STORAGE, "path", "auto", "Region of the S3 bucket; auto asks the environment.")
+    flush_bytes: int = _size(STORAGE, 64 * MIB, KIB, 16 * TIB, "Payload in memory at which it begins to settle.")
+    flush_interval_ms: int = _whole(
+        STORAGE, 300_000, 10, 365 * DAY_MS, "Longest time a record stays in memory and log alone."
+    )
+    lake_file_bytes: int = _size(STORAGE, 128 * MIB, KIB, 4 * GIB, "Payload in one file of the lake, about.")
+    lake_cache_bytes: int = _size(STORAGE, 256 * MIB, MIB, 16 * TIB, "Memory for parts of the lake that are read.")
+    streams_loaded_max: int = _whole(
+        STORAGE, 200_000, 1_000, 1_000_000_000, "Streams whose metadata stays in memory while they are idle."
+    )
+
     body_bytes_max: int = _size(HTTP, 64 * MIB, KIB, 4 * GIB, "Longest request body; a longer one is answered 413.")
     snapshot_bytes_max: int = _size(HTTP, 128 * MIB, KIB, 4 * GIB, "Longest snapshot; a longer one is answered 413.")
     bodies_bytes_max: int = _size(

@@ -34,6 +34,7 @@ class HandLog:
 
     def __init__(self, replayed: list[tuple[int, Event]] | None = None) -> None:
         self._replayed = replayed or []
+        self.head = 0
         self.tail = self.written = self.synced = self._replayed[-1][0] if self._replayed else 0
         self.failure: str | None = None
         self.events: list[tuple[int, Event]] = []
@@ -51,7 +52,7 @@ class HandLog:
     def commit(self) -> None:
         self.commits_count += 1
 
-    def replay(self) -> Iterator[tuple[int, Event]]:
+    def replay(self, promised: int = 0) -> Iterator[tuple[int, Event]]:
         return iter(self._replayed)
 
     def start(self, on_progress: Callable[[], None]) -> None: ...

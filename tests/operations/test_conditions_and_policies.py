@@ -255,7 +255,6 @@ def test_a_policy_holds_for_initial_content_too__retention(new: New) -> None:
     assert stream.head().header("stream-earliest-offset") == token(3)
 
 
-@pytest.mark.xfail(strict=True, reason="a policy is not applied after a restart until the next append")
 def test_age_goes_on_counting_after_a_restart__retention(tmp_path: Path) -> None:
     with Node.started(tmp_path) as node:
         stream = Stream(node, "/v1/stream/aged", TEXT)

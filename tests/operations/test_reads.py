@@ -287,7 +287,6 @@ def test_a_deleted_stream_ends_its_followers__sse_and_long_poll(new: New, node: 
 # --- every answer -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.xfail(strict=True, reason="answers of the first half second carry a Date of 1970")
 def test_answers_are_dated_from_the_first_one_on__every_answer(tmp_path: Path) -> None:
     with Node.started(tmp_path, memory=True) as node:
         date = node.request("GET", "/healthz").header("date") or ""

@@ -382,7 +382,8 @@ def test_a_subscriptions_own_wake_stream_is_not_taken_in_by_its_pattern() -> Non
 
 
 @pytest.mark.parametrize(
-    ("key", "path"), [("_default/x", "x"), ("events/a", "events/a"), ("events/a/b", "events/a/b"), ("_default/a/b",) * 2]
+    ("key", "path"),
+    [("_default/x", "x"), ("events/a", "events/a"), ("events/a/b", "events/a/b"), ("_default/a/b", "_default/a/b")],
 )
 def test_paths_and_keys_name_the_same_stream(key: str, path: str) -> None:
     assert model.path_of(key) == path

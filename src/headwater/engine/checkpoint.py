@@ -43,14 +43,18 @@ async def checkpoint(group: Group) -> int:
     On an exception the changes stay marked and the next checkpoint tries them again.
     """
     shelf = group.shelf
-    captured: dict[int, LiveStream] = {}
+    captured = shelf.capturing = {}
     buckets: dict[str, Bucket] = {}
     things: dict[str, dict[str, bytes | None]] = {}
+    cuts: dict[int, int] = {}
     try:
         rows = await _capture(shelf, captured)
         # No await from here to the barrier: everything below is true for one position.
         buckets, shelf.dirty_buckets = shelf.dirty_buckets, {}
         things = {name: domain.changes() for name, domain in group.domains.items()}
+        cuts, shelf.cuts = shelf.cuts, {}
+        extents = {sid: list(fresh) for sid, fresh in shelf.new_extents.items()}
+        files = list(shelf.new_files)
         removed = dict(shelf.removed)
         listed = dict(shelf.unlisted)
         position = group.log.tail
@@ -60,12 +64,16 @@ async def checkpoint(group: Group) -> int:
             [row for sid, row in rows.items() if sid not in removed],
             [bucket.row() for bucket in buckets.values()],
             [(key, sid) for sid, key in removed.items()],
+            [extent for fresh in extents.values() for extent in fresh],
+            files,
+            list(cuts.items()),
             [(domain, name, row) for domain, changes in things.items() for name, row in changes.items()],
             position,
+            floor,
             group.next_sid,
         )
         count = len(change.rows) + len(change.gone) + len(change.buckets) + len(change.things)
-        if not count:
+        if not (count or extents or files or cuts):
             return 0
         signal = _Signal()
         group.barrier(signal)
@@ -78,11 +86,21 @@ async def checkpoint(group: Group) -> int:
                 shelf.dirty.setdefault(sid, stream)
         for name, bucket in buckets.items():
             shelf.dirty_buckets.setdefault(name, bucket)
+        shelf.cuts = cuts | shelf.cuts
         for name, changes in things.items():
             group.domains[name].retry(changes)
         raise
+    finally:
+        shelf.capturing = {}
     for sid in removed:
         shelf.removed.pop(sid, None)
+    del shelf.new_files[: len(files)]
+    for sid, written in extents.items():
+        fresh = shelf.new_extents.get(sid)
+        if fresh is not None:
+            del fresh[: len(written)]
+            if not fresh:
+                del shelf.new_extents[sid]
     for key, stream in listed.items():
         if shelf.unlisted.get(key) is stream:
             del shelf.unlisted[key]

@@ -168,9 +168,10 @@ class Group:
 
         Extents of streams that were deleted meanwhile are dropped; their rows in the file are dead.
         """
-        alive = [e for e in extents if e.sid not in self.shelf.removed and e.sid in streams]
         if self.log.failure is not None:
             return
+        loaded = self.shelf.streams
+        alive = [extent for extent in extents if loaded.get(streams[extent.sid].key) is streams[extent.sid]]
         position = self.log.add(Settled(file, alive, self.clock.now_ms()), True)
         self.shelf.new_files.append(file)
         for extent in alive:
@@ -441,6 +442,10 @@ class Group:
         for stream in due:
             self._expired(stream, now_ms)
         return len(due)
+
+    def police(self, stream: LiveStream) -> None:
+        """Has the stream's retention policy looked at the next time."""
+        self._policed[stream.sid] = stream
 
     def apply_retention(self) -> None:
         """Trims streams that grew beyond their policy. Cost grows with those that grew, or that hold something old."""

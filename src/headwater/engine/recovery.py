@@ -79,6 +79,8 @@ class _Fold:
         for stream in self._shelf.streams.values():
             stream.visible = stream.tail
             stream.closed_visible = stream.closed
+            if stream.retention is not None:
+                self._group.police(stream)  # it may hold what grew too old meanwhile
         return count
 
     def _apply(self, position: int, event: StreamEvent) -> None:

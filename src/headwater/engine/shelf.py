@@ -27,6 +27,8 @@ class Shelf:
         self.buckets: dict[str, Bucket] = {}
         self.dirty: dict[int, LiveStream] = {}
         """Changed since the last checkpoint, by sid."""
+        self.capturing: dict[int, LiveStream] = {}
+        """What a checkpoint under way is writing: no longer dirty, not yet in the catalog."""
         self.dirty_buckets: dict[str, Bucket] = {}
         self.removed: dict[int, str] = {}
         """Deleted since the last checkpoint: sid and key. Their rows may still stand in the catalog."""
@@ -219,7 +221,8 @@ class Shelf:
             stream = self.streams.get(self._hand.pop())
             if stream is None:
                 continue
-            if stream.used or stream.busy or stream.sid in self.dirty or stream.floor or stream.visible == UNBORN:
+            unsaved = stream.sid in self.dirty or stream.sid in self.capturing
+            if stream.used or stream.busy or unsaved or stream.floor or stream.visible == UNBORN:
                 stream.used = False
             else:
                 del self.streams[stream.key]

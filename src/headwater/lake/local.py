@@ -155,12 +155,11 @@ class LocalStore:
             return error
         if isinstance(error, OSError) and error.errno is not None:
             return self._failure(error, "cannot work")
-        # deltalake gives the operating system's words without its number.
+        # deltalake passes on the operating system's words without its number.
         for number, advice in (_REFUSALS | _OUTAGES).items():
             if os.strerror(number) in str(error):
-                kind = StoreRefused if number in _REFUSALS else StoreUnavailable
-                return kind(f"{self.uri}: {advice}")
-        return None
+                return (StoreRefused if number in _REFUSALS else StoreUnavailable)(f"{self.uri}: {advice}")
+        return StoreUnavailable(f"{self.uri}: {error}") if isinstance(error, OSError) else None
 
     def _write(self, target: Path, data: Parts) -> Path:
         """A new file outside the objects, holding the data, synced; the target's folder exists by then."""
@@ -171,7 +170,7 @@ class LocalStore:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
             try:
                 for part in parts_of(data):
-                    view = memoryview(part).cast("B")
+                    view = memoryview(part)
                     while view:
                         view = view[os.write(descriptor, view[:_WRITE_BYTES_MAX]) :]
                 os.fsync(descriptor)

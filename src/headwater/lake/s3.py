@@ -263,8 +263,7 @@ class S3Store:
     def explain(self, error: Exception) -> StoreError | None:
         if isinstance(error, StoreError):
             return error
-        text = str(error)
-        if _status(error) is None and "S3" not in text and "HTTP" not in text and "privileges" not in text:
+        if not isinstance(error, OSError | BaseError) and _status(error) is None and "S3 error" not in str(error):
             return None
         return self._failure(error, "cannot work")
 

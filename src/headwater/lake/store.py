@@ -123,7 +123,9 @@ class ObjectStore(Protocol):
 
 
 def parts_of(data: Parts) -> list[Data]:
-    return [data] if isinstance(data, bytes | memoryview) else list(data)
+    """The buffers one by one, each of plain bytes: Arrow's are of signed ones, which not every library takes."""
+    parts = [data] if isinstance(data, bytes | memoryview) else data
+    return [part if isinstance(part, bytes) else part.cast("B") for part in parts]
 
 
 def joined(data: Parts) -> bytes:

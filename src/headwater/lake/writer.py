@@ -98,7 +98,7 @@ def build(
             rows = _rows(runs, facts, pieces, group, path, number, extents)
             writer.write_table(rows, row_group_size=len(rows))
             row_count += len(rows)
-    data = memoryview(sink.getvalue())
+    data = memoryview(sink.getvalue()).cast("B")
     low = {name: bounds[name]["min"] for name in ("bucket", "stream", "incarnation")}
     high = {name: bounds[name]["max"] for name in ("bucket", "stream", "incarnation")}
     low |= {"group": group, "position": bounds["position_min"]["min"]}

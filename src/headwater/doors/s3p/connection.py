@@ -162,8 +162,11 @@ class Connection(asyncio.Protocol):
         if self._closing:
             return
         self.due = True
+        out_of_turn = False
         try:
-            out_of_turn = self._start_commands()
+            if self.waiting:
+                out_of_turn = self._start_commands()
+            self._send_ready()
         except Exception:
             # An impossible state must not pass for a reply: it is logged with its trace and the client is cut off.
             log.exception("command failed")
@@ -177,10 +180,11 @@ class Connection(asyncio.Protocol):
             self._in_flight_bytes = 0
             if self._ended:
                 self.close()
-        if count > PIPELINE_MAX:
+        elif count > PIPELINE_MAX:
             self._stop_receiving()
-        elif not self._receiving and count <= PIPELINE_MAX // 2 and self._in_flight_bytes <= IN_FLIGHT_BYTES_MAX:
-            self._receive_again()
+        if not self._receiving and not self.paused:
+            if count <= PIPELINE_MAX // 2 and self._in_flight_bytes <= IN_FLIGHT_BYTES_MAX:
+                self._receive_again()
 
     def later(self) -> None:
         """Has `advance` run once the caller is done: many replies then leave in one write."""
@@ -229,7 +233,6 @@ class Connection(asyncio.Protocol):
                     break
                 waiting.popleft()
                 self._start_alone(command)
-        self._send_ready()
         return bool(waiting) and budget <= 0
 
     def _join_run(self, first: Append, commands_max: int) -> list[int] | None:
@@ -282,12 +285,13 @@ class Connection(asyncio.Protocol):
 
     def _send_ready(self) -> None:
         pending = self.pending
+        if not pending or pending[0].replies is None:
+            return
         ready = []
         while pending and (replied := pending[0].replies) is not None:
             ready.append(replied)
             self._unanswered_count -= len(pending.popleft().counts)
-        if ready:
-            self.write(ready[0] if len(ready) == 1 else b"".join(ready))
+        self.write(ready[0] if len(ready) == 1 else b"".join(ready))
 
     def write(self, data: bytes) -> None:
         if self._transport is not None and not self._closing:

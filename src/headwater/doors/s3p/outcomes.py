@@ -20,9 +20,10 @@ _SPACE: Final = b" \t\r\n"
 def replied(name: bytes, outcome: Outcome, counts: list[int]) -> bytes:
     """The replies to writes to the stream called `name`, submitted as one: `counts` has the records of each."""
     if type(outcome) is Appended:
-        if len(counts) == 1:
-            return replies.id_reply(outcome.ms, outcome.n + counts[0] - 1)
-        return _id_replies(outcome.ms, outcome.n, counts)
+        if len(counts) > 1:
+            return _id_replies(outcome.ms, outcome.n, counts)
+        record_id = b"%d-%d" % (outcome.ms, outcome.n + counts[0] - 1)
+        return b"$%d\r\n%b\r\n" % (len(record_id), record_id)
     if isinstance(outcome, Failure):
         return failed(name, outcome) * len(counts)
     return _OK

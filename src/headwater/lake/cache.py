@@ -1,0 +1,176 @@
+"""What cold reads keep at hand: decoded values in memory, ranges of remote files on local disk.
+
+Owns both bounds, in bytes, and that two readers of one thing fetch it once. Never the only copy of anything: what it
+forgets or finds damaged is fetched again.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, TypeVar
+
+import xxhash
+
+from headwater.lake.store import Data
+
+T = TypeVar("T")
+
+
+class MemoryCache:
+    """Least recently used goes first when `bytes_max` is passed. A value larger than the whole is handed out, not kept.
+
+    Thread-safe. Values are shared between threads: they must not change.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.bytes = 0
+        self.hits_count = 0
+        self.misses_count = 0
+        self._entries: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
+        self._flights: dict[Hashable, Future[Any]] = {}
+        self._lock = threading.Lock()
+
+    def get(self, key: Hashable, load: Callable[[], tuple[T, int]]) -> T:
+        """The value under `key`; `load` gives it and its size when it is not here.
+
+        Callers that ask while it loads wait for that one load and share its outcome, an exception too. Failures are
+        not kept. `load` must not ask for the same key.
+        """
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is not None:
+                self._entries.move_to_end(key)
+                self.hits_count += 1
+                value: T = entry[0]
+                return value
+            self.misses_count += 1
+            flight = self._flights.get(key)
+            leads = flight is None
+            if flight is None:
+                flight = self._flights[key] = Future()
+        if not leads:
+            shared: T = flight.result()
+            return shared
+        try:
+            value, size_bytes = load()
+        except BaseException as error:
+            with self._lock:
+                del self._flights[key]
+            flight.set_exception(error)
+            raise
+        with self._lock:
+            del self._flights[key]
+            if size_bytes <= self.bytes_max:
+                self._entries[key] = (value, size_bytes)
+                self.bytes += size_bytes
+                while self.bytes > self.bytes_max:
+                    _, (_, dropped_bytes) = self._entries.popitem(last=False)
+                    self.bytes -= dropped_bytes
+        flight.set_result(value)
+        return value
+
+    def forget(self, matches: Callable[[Hashable], bool]) -> None:
+        """Drops every value whose key matches; what is loading at this moment may still come in afterwards."""
+        with self._lock:
+            for key in [key for key in self._entries if matches(key)]:
+                _, size_bytes = self._entries.pop(key)
+                self.bytes -= size_bytes
+
+
+_CHECK_BYTES = 8
+
+
+class DiskCache:
+    """Ranges of remote files as local ones, `bytes_max` in all; least recently used goes first.
+
+        <directory>/<xxh3-128 of key, start and length>    xxh3-64 of the bytes | the bytes
+
+    Nothing is synced and nothing must last: a file that a crash left torn fails its checksum and is fetched again.
+    The directory belongs to one process; what lies there from an earlier one is taken over, oldest first.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.bytes = 0
+        self._directory = Path(directory)
+        self._sizes: OrderedDict[str, int] = OrderedDict()
+        self._lock = threading.Lock()
+        self._directory.mkdir(parents=True, exist_ok=True)
+        found = []
+        for path in self._directory.iterdir():
+            if path.suffix == ".tmp":
+                path.unlink(missing_ok=True)
+            elif path.is_file():
+                status = path.stat()
+                found.append((status.st_mtime_ns, path.name, status.st_size))
+        for _, name, size in sorted(found):
+            self._sizes[name] = size
+            self.bytes += size
+        self._shrink()
+
+    def get(self, key: str, start: int, length: int, fetch: Callable[[], Data]) -> Data:
+        """The bytes, from here or through `fetch`. A full or broken disk costs the caching, never the read."""
+        name = xxhash.xxh3_128_hexdigest(f"{key}\0{start}\0{length}".encode())
+        with self._lock:
+            known = name in self._sizes
+            if known:
+                self._sizes.move_to_end(name)
+        if known:
+            data = self._read(name, length)
+            if data is not None:
+                return data
+        data = fetch()
+        self._write(name, data)
+        return data
+
+    def _read(self, name: str, length: int) -> Data | None:
+        try:
+            content = (self._directory / name).read_bytes()
+        except OSError:
+            content = b""
+        data = memoryview(content)[_CHECK_BYTES:]
+        if len(data) == length and xxhash.xxh3_64_digest(data) == content[:_CHECK_BYTES]:
+            return data
+        with self._lock:
+            self._drop(name)
+        return None
+
+    def _write(self, name: str, data: Data) -> None:
+        size = len(data) + _CHECK_BYTES
+        if size > self.bytes_max:
+            return
+        temporary = self._directory / f"{secrets.token_hex(8)}.tmp"
+        try:
+            with open(temporary, "xb", buffering=0) as file:
+                os.writev(file.fileno(), [xxhash.xxh3_64_digest(data), data])
+            if temporary.stat().st_size != size:
+                raise OSError("a short write")
+            temporary.rename(self._directory / name)
+        except OSError:
+            try:
+                temporary.unlink()
+            except OSError:
+                pass  # swept at the next start
+            return
+        with self._lock:
+            self.bytes += size - self._sizes.pop(name, 0)
+            self._sizes[name] = size
+            self._shrink()
+
+    def _shrink(self) -> None:
+        while self.bytes > self.bytes_max:
+            self._drop(next(iter(self._sizes)))
+
+    def _drop(self, name: str) -> None:
+        self.bytes -= self._sizes.pop(name, 0)
+        try:
+            (self._directory / name).unlink()
+        except OSError:
+            pass  # gone already, or the disk is broken: it is not counted on either way

@@ -1,0 +1,307 @@
+"""Reads records back out of the lake: one footer per file, one range per row group, both kept in a bounded cache.
+
+Owns the check that what is served is what was written. Never downloads a whole file, and never plans: which extents to
+read, and how far ahead, is the caller's matter.
+
+A row group is decoded as a whole; the value buffer of its payload column *is* the joined bytes of its rows, so a byte
+range of an extent is a slice of it. Arrow reads, checks and decodes without the GIL.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from itertools import pairwise
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from headwater.lake.cache import DiskCache, MemoryCache
+from headwater.lake.layout import SERVED, Extent
+from headwater.lake.store import Data, LakeDamaged, ObjectStore
+
+_FOOTER_GUESS_BYTES = 64 << 10
+"""Read from a file's end at once: the footer of about 60 row groups."""
+_PARSED_FOOTER_FACTOR = 4
+"""What a parsed footer takes in memory, about, for each of its bytes."""
+_MAGIC = b"PAR1"
+
+
+class Columns(msgspec.Struct, frozen=True):
+    """Records, as the columns a timeline holds them in."""
+
+    start: int
+    """Offset of the first record."""
+    payloads: list[bytes]
+    ends: array[int]
+    ms: array[int]
+    n: array[int]
+    positions: array[int]
+
+
+class _Group(msgspec.Struct, frozen=True):
+    """A decoded row group: views of Arrow's buffers, an item per row."""
+
+    begins: memoryview
+    ms: memoryview
+    n: memoryview
+    positions: memoryview
+    value_ends: memoryview
+    """One more than rows: where each payload begins in `values`, and where the last one ends."""
+    values: memoryview
+
+
+class Reader:
+    """Thread-safe. Calls raise StoreUnavailable, StoreRefused, ObjectMissing or LakeDamaged, and change nothing."""
+
+    def __init__(self, store: ObjectStore, cache: MemoryCache, disk: DiskCache | None = None) -> None:
+        self._store = store
+        self._cache = cache
+        self._disk = disk
+
+    def records(self, extent: Extent, from_offset: int, to_offset: int) -> Columns:
+        """The extent's records that lie wholly between the two offsets; none when there is none.
+
+        A record without bytes belongs to the range that begins where it lies.
+        """
+        group = self._checked(extent)
+        first, last = self._rows(group, extent, from_offset, to_offset)
+        if first >= last:
+            return Columns(from_offset, [], array("Q"), array("Q"), array("Q"), array("Q"))
+        edges = group.value_ends[first : last + 1]
+        base = edges[0]
+        joined = bytes(group.values[base : edges[-1]])
+        payloads = [joined[begin - base : end - base] for begin, end in pairwise(edges)]
+        ends = array("Q", group.begins[first + 1 : last].tobytes())
+        ends.append(group.begins[last - 1] + len(payloads[-1]))
+        return Columns(
+            group.begins[first],
+            payloads,
+            ends,
+            array("Q", group.ms[first:last].tobytes()),
+            array("Q", group.n[first:last].tobytes()),
+            array("Q", group.positions[first:last].tobytes()),
+        )
+
+    def joined(self, extent: Extent, from_offset: int, to_offset: int) -> memoryview:
+        """Exactly these payload bytes, which must lie within the extent: nothing is copied, no record is looked at.
+
+        Whether the offsets are records' edges is not asked; `edge` finds one. The view keeps its row group in memory.
+        """
+        if not extent.start <= from_offset <= to_offset <= extent.end:
+            raise ValueError(f"{from_offset} to {to_offset} is not within {extent.start} to {extent.end}")
+        group = self._checked(extent)
+        base = group.value_ends[extent.row_start] - extent.start
+        return group.values[base + from_offset : base + to_offset]
+
+    def edge(self, extent: Extent, offset: int) -> int:
+        """The last edge of a record at or before `offset`: where a record begins, or the extent ends.
+
+        The offset itself when it is one; the extent's start when there is none before.
+        """
+        group = self._checked(extent)
+        if offset >= extent.end:
+            return extent.end
+        row = bisect_right(group.begins, offset, extent.row_start, extent.row_start + extent.row_count) - 1
+        return group.begins[max(row, extent.row_start)]
+
+    def first_at(self, extent: Extent, ms: int, n: int) -> int:
+        """The offset of the first record whose id is at least `ms-n`; the extent's end when all are older."""
+        group = self._checked(extent)
+        low, high = extent.row_start, extent.row_start + extent.row_count
+        low, high = bisect_left(group.ms, ms, low, high), bisect_right(group.ms, ms, low, high)
+        row = bisect_left(group.n, n, low, high)
+        return group.begins[row] if row < extent.row_start + extent.row_count else extent.end
+
+    def extents(self, file: str) -> list[Extent]:
+        """The extents a file holds, found from its rows alone: what its writer said of it, if all is well.
+
+        Reads every row group; for recovery and verification, not for serving.
+        """
+        found = []
+        for number in range(self._footer(file).num_row_groups):
+            group = self._group(file, number)
+            table = self._decode(file, number, ("incarnation", "seq"))
+            sids, seqs = _integers(table["incarnation"], file), _integers(table["seq"], file)
+            sizes = group.value_ends
+            row, count = 0, len(sids)
+            while row < count:
+                end = row + 1
+                while (
+                    end < count
+                    and sids[end] == sids[row]
+                    and seqs[end] == seqs[end - 1] + 1
+                    and group.begins[end] == group.begins[end - 1] + sizes[end] - sizes[end - 1]
+                ):
+                    end += 1
+                start, length = group.begins[row], sizes[end] - sizes[row]
+                found.append(Extent(sids[row], start, start + length, seqs[row], file, number, row, end - row))
+                row = end
+        return found
+
+    def forget(self, file: str) -> None:
+        """Drops what is kept of a file that no extent names any more."""
+        self._cache.forget(lambda key: isinstance(key, tuple) and key[0] == file)
+
+    # ---- rows within a row group --------------------------------------------------------------------------------
+
+    def _rows(self, group: _Group, extent: Extent, from_offset: int, to_offset: int) -> tuple[int, int]:
+        low, high = extent.row_start, extent.row_start + extent.row_count
+        first = bisect_left(group.begins, from_offset, low, high)
+        if to_offset >= extent.end:
+            return first, high
+        last = bisect_left(group.begins, to_offset, low, high)
+        if last > first:
+            end = group.begins[last - 1] + group.value_ends[last] - group.value_ends[last - 1]
+            last -= end > to_offset  # the last one that begins before `to_offset` may end after it
+        return first, last
+
+    def _checked(self, extent: Extent) -> _Group:
+        """The extent's row group, when the extent describes it."""
+        group = self._group(extent.file, extent.row_group)
+        low, high = extent.row_start, extent.row_start + extent.row_count
+        if not 0 <= low < high <= len(group.begins):
+            raise LakeDamaged(extent.file, f"row group {extent.row_group} has no rows {low} to {high}")
+        size = group.value_ends[high] - group.value_ends[low]
+        if group.begins[low] != extent.start or size != extent.end - extent.start:
+            raise LakeDamaged(
+                extent.file,
+                f"rows {low} to {high} of row group {extent.row_group} hold {size} bytes from offset "
+                f"{group.begins[low]}, not {extent.end - extent.start} from {extent.start}",
+            )
+        return group
+
+    # ---- fetching and decoding ----------------------------------------------------------------------------------
+
+    def _group(self, file: str, number: int) -> _Group:
+        return self._cache.get((file, number), lambda: self._load_group(file, number))
+
+    def _load_group(self, file: str, number: int) -> tuple[_Group, int]:
+        table = self._decode(file, number, SERVED)
+        payload = _flat(table["payload"], file)
+        _, ends, values = payload.buffers()
+        first, count = payload.offset, len(payload)
+        group = _Group(
+            _integers(table["offset"], file),
+            _integers(table["ts_ms"], file),
+            _integers(table["n"], file),
+            _integers(table["position"], file),
+            memoryview(ends).cast("B").cast("i")[first : first + count + 1],
+            memoryview(values).cast("B") if values is not None else memoryview(b""),
+        )
+        return group, len(group.values) + 4 * len(group.value_ends) + 4 * 8 * count
+
+    def _decode(self, file: str, number: int, names: tuple[str, ...]) -> pa.Table:
+        footer = self._footer(file)
+        if not 0 <= number < footer.num_row_groups:
+            raise LakeDamaged(file, f"it has {footer.num_row_groups} row groups, not number {number}")
+        start, length = _span(footer.row_group(number), names)
+        source = pa.PythonFile(_Window(self._fetch(file, start, length), start), mode="r")
+        try:
+            opened = pq.ParquetFile(source, metadata=footer, page_checksum_verification=True)
+            # One thread: the engine decides how many cold reads run at once.
+            return opened.read_row_group(number, columns=list(names), use_threads=False)
+        except (pa.ArrowException, OSError, KeyError) as error:
+            raise LakeDamaged(file, f"row group {number}: {error}") from error
+
+    def _fetch(self, file: str, start: int, length: int) -> Data:
+        if self._disk is None:
+            return self._store.get_range(file, start, length)
+        return self._disk.get(file, start, length, lambda: self._store.get_range(file, start, length))
+
+    def _footer(self, file: str) -> pq.FileMetaData:
+        return self._cache.get((file, -1), lambda: self._load_footer(file))
+
+    def _load_footer(self, file: str) -> tuple[pq.FileMetaData, int]:
+        tail, size = self._store.get_tail(file, _FOOTER_GUESS_BYTES)
+        if len(tail) < 12 or bytes(tail[-4:]) != _MAGIC:
+            raise LakeDamaged(file, "it does not end as a Parquet file does")
+        length = int.from_bytes(tail[-8:-4], "little") + 8
+        if length > size:
+            raise LakeDamaged(file, "its footer is larger than itself")
+        if length > len(tail):
+            tail = self._store.get_range(file, size - length, length)
+        try:
+            # The parser takes a footer alone for a file: it begins with its magic, and ends with it.
+            content = pa.py_buffer(b"".join([_MAGIC, tail[len(tail) - length :]]))
+            footer = pq.read_metadata(pa.BufferReader(content))
+        except (pa.ArrowException, OSError) as error:
+            raise LakeDamaged(file, f"its footer: {error}") from error
+        return footer, length * _PARSED_FOOTER_FACTOR
+
+
+class _Window:
+    """A part of a file that stands for the whole: what Arrow asks for lies within the part, or the file is damaged."""
+
+    closed = False
+
+    def __init__(self, data: Data, start: int) -> None:
+        self._buffer = pa.py_buffer(data)
+        self._start = start
+        self._at = 0
+
+    def read_buffer(self, length: int) -> pa.Buffer:
+        begin = self._at - self._start
+        if begin < 0 or begin + length > self._buffer.size:
+            raise OSError("its footer points outside the row group")
+        self._at += length
+        return self._buffer.slice(begin, length)
+
+    def read(self, length: int) -> bytes:
+        content: bytes = self.read_buffer(length).to_pybytes()
+        return content
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._at = offset if whence == 0 else self._at + offset if whence == 1 else self._end + offset
+        return self._at
+
+    @property
+    def _end(self) -> int:
+        return self._start + int(self._buffer.size)
+
+    def tell(self) -> int:
+        return self._at
+
+    def size(self) -> int:
+        return self._end
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def flush(self) -> None:
+        """Nothing is written."""
+
+
+def _span(row_group: pq.RowGroupMetaData, names: tuple[str, ...]) -> tuple[int, int]:
+    """Where the columns lie in the file: start and length of one range around them all."""
+    starts, ends = [], []
+    for index in range(row_group.num_columns):
+        column = row_group.column(index)
+        if column.path_in_schema in names:
+            start = column.data_page_offset
+            if column.has_dictionary_page and column.dictionary_page_offset:
+                start = min(start, column.dictionary_page_offset)
+            starts.append(start)
+            ends.append(start + column.total_compressed_size)
+    return (min(starts), max(ends) - min(starts)) if starts else (0, 0)
+
+
+def _flat(column: pa.ChunkedArray, file: str) -> pa.Array:
+    if column.null_count:
+        raise LakeDamaged(file, "a row lacks a value that every record has")
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _integers(column: pa.ChunkedArray, file: str) -> memoryview:
+    values = _flat(column, file)
+    if values.type != pa.int64():
+        raise LakeDamaged(file, f"a column holds {values.type}, not int64")
+    view = memoryview(values.buffers()[1]).cast("B").cast("q")
+    return view[values.offset : values.offset + len(values)]

@@ -1,0 +1,83 @@
+"""Rows for tests of the lake: runs of streams, and what every reader must return for them.
+The expected rows are built the slow, obvious way; nothing here uses the writer."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
+
+from headwater.lake.writer import Run
+
+MS = 1_794_700_000_000
+
+
+def run(
+    key: str,
+    sid: int,
+    payloads: Sequence[bytes],
+    *,
+    start: int = 0,
+    seq: int = 0,
+    position: int = 1_000,
+    content_type: str = "application/json",
+) -> Run:
+    """A run whose ids and positions follow from where it starts, so that any two records differ."""
+    ends = array("Q", list(accumulate(map(len, payloads), initial=start))[1:])
+    count = len(payloads)
+    return Run(
+        key,
+        sid,
+        content_type,
+        seq,
+        start,
+        list(payloads),
+        ends,
+        array("Q", [MS + (seq + index) // 3 for index in range(count)]),
+        array("Q", [(seq + index) % 3 for index in range(count)]),
+        array("Q", [position + 40 * index for index in range(count)]),
+    )
+
+
+def rows_of(runs: Sequence[Run], group: int) -> list[dict[str, Any]]:
+    """The rows that a lake with exactly these runs holds, in the order of a file."""
+    rows = []
+    for one in runs:
+        bucket, stream = one.key.split("/", 1)
+        for index, payload in enumerate(one.payloads):
+            rows.append(
+                {
+                    "bucket": bucket,
+                    "stream": stream,
+                    "incarnation": one.sid,
+                    "seq": one.seq_start + index,
+                    "offset": one.ends[index] - len(payload),
+                    "ts_ms": one.ms[index],
+                    "n": one.n[index],
+                    "group": group,
+                    "position": one.positions[index],
+                    "tag": None,
+                    "node": None,
+                    "content_type": one.content_type,
+                    "payload": payload,
+                }
+            )
+    return in_order(rows)
+
+
+def in_order(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(rows, key=lambda row: (row["bucket"], row["stream"], row["incarnation"], row["seq"]))
+
+
+def some_runs(streams: int = 5, records: int = 20, position: int = 1_000, first: int = 0) -> list[Run]:
+    """Short runs of `streams` streams, numbered from `first`."""
+    return [
+        run(
+            f"bucket-{number % 2}/stream/{number}",
+            number + 1,
+            [f'{{"s":{number},"i":{index}}}'.encode() for index in range(records)],
+            position=position + number,
+        )
+        for number in range(first, first + streams)
+    ]
