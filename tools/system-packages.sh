@@ -6,6 +6,7 @@ set -euo pipefail
 # program -> Debian package; why it is needed
 needed=(
   "strace strace" # injects failing writes and syncs under a running node
+  "chromium chromium" # meets a node as a browser does
 )
 
 missing=()

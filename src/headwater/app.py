@@ -14,6 +14,7 @@ import gc
 import resource
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
@@ -25,6 +26,7 @@ from headwater.config import Settings
 from headwater.doors.http.batch import Batches
 from headwater.doors.http.buckets import Buckets
 from headwater.doors.http.durable_streams import DurableStreams
+from headwater.doors.http.pipeline import Pipeline
 from headwater.doors.http.respond import Responder
 from headwater.doors.http.routes import Routes
 from headwater.doors.http.server import HttpServer
@@ -35,10 +37,13 @@ from headwater.doors.http.tail import Tails
 from headwater.doors.s3p.server import S3pServer
 from headwater.engine.by_id import ById
 from headwater.engine.cold import Reads
+from headwater.engine.flush import Flusher
 from headwater.engine.group import Group
 from headwater.engine.recovery import LogContradiction, recover
 from headwater.engine.upkeep import Upkeep
-from headwater.lake.blobs import LocalBlobs, MemoryBlobs
+from headwater.lake.feed import encode_feed
+from headwater.lake.lake import DeltaLake, StoreBlobs
+from headwater.lake.store import ObjectStore, StoreError, open_store, probe
 from headwater.log.entries import BadEntry
 from headwater.log.null import NullLog
 from headwater.log.recovery import LogCorrupt
@@ -52,7 +57,7 @@ from headwater.subscriptions.keys import BadKeys, Keys
 from headwater.subscriptions.manager import Manager
 from headwater.subscriptions.registry import Registry
 from headwater.subscriptions.webhooks import WebhookClient
-from headwater.world import Blobs, Catalog, Log, SystemClock, SystemRng
+from headwater.world import Catalog, Log, SystemClock, SystemRng
 
 EXIT_OK, EXIT_FAILED = 0, 1
 SWITCH_INTERVAL_S = 0.0005
@@ -106,6 +111,7 @@ class Node:
         self._lock: IO[bytes] | None = None
         self._group: Group | None = None
         self._upkeep: Upkeep | None = None
+        self._flusher: Flusher | None = None
         self._reads: Reads | None = None
         self._http: HttpServer | None = None
         self._s3p: S3pServer | None = None
@@ -116,7 +122,11 @@ class Node:
         settings = self.settings
         _raise_file_limit(settings.connections_max + settings.s3p_connections_max)
         clock = SystemClock()
-        wal, catalog, blobs = self._stores()
+        rng = SystemRng()
+        wal, catalog = self._stores()
+        store = await self._store(rng)
+        blobs = StoreBlobs(store)
+        lake = None if settings.memory else DeltaLake(store, settings.lake_cache_bytes, clock, rng)
         loop = asyncio.get_running_loop()
         limits = Limits(
             settings.producers_per_stream_max, settings.producer_idle_ms, Durability[settings.durability.upper()]
@@ -125,7 +135,6 @@ class Node:
         if settings.memory:
             # Nothing tells this run's streams from those of the last one: their ids, and so their ETags, must.
             group.next_sid = clock.now_ms() << 16
-        rng = SystemRng()
         subscriptions = self._subscriptions = self._subscribe(group, rng)
         began_s = loop.time()
         count = recover(group)
@@ -135,23 +144,37 @@ class Node:
         wal.start(self._progress)
         subscriptions.start()
         self._upkeep = Upkeep(
-            group, blobs, settings.checkpoint_interval_ms, lambda why: log.error("upkeep", error=why)
+            group, blobs, settings.checkpoint_interval_ms, settings.streams_loaded_max, _report("upkeep")
         )
         self._upkeep.start()
+        if lake is not None:
+            self._flusher = Flusher(
+                group,
+                lake,
+                settings.flush_bytes,
+                settings.flush_interval_ms,
+                settings.lake_file_bytes,
+                _report("flush"),
+            )
+            self._flusher.start()
         gc.collect()
         gc.freeze()  # what recovery built is long-lived: the collector need not walk it again
 
         responder = Responder(settings.cors_origin, settings.memory)
-        reads = self._reads = Reads(group, None)
+        reads = self._reads = Reads(group, lake)
         group.resolve_cold = reads.resolve
         streams = DurableStreams(group, reads, settings, responder, clock, rng)
         routes = Routes(
             settings, streams, Buckets(group), Snapshots(group, reads, blobs, settings, rng), Batches(group, settings)
         )
         routes.call("/__headwater/tail", Tails(group, settings).handle)
+        pipeline = Pipeline(group, self._flusher, encode_feed)
+        routes.call("/__headwater/groups", pipeline.groups)
+        routes.call("/__headwater/flush", pipeline.flush)
         routes.call(SUBSCRIPTIONS_PREFIX, Subscriptions(subscriptions, settings).handle)
         http = self._http = HttpServer(settings, routes, responder)
-        metrics = _pages(routes, http, streams, group, self._upkeep)
+        metrics = _pages(routes, http, streams, group, self._upkeep, self._flusher)
+        metrics.add(*_lake_gauges(group, reads, self._flusher))
         metrics.add(*_subscription_gauges(subscriptions))
         if settings.s3p_address is not None:
             await self._open_s3p(*settings.s3p_address, group, reads, metrics)
@@ -186,10 +209,26 @@ class Node:
             Gauge("s3p_reads_blocked", "S3P READs that wait for records.", lambda: s3p.blocked_count),
         )
 
-    def _stores(self) -> tuple[Log, Catalog, Blobs]:
+    async def _store(self, rng: SystemRng) -> ObjectStore:
+        """The lake's object store. One that is not a directory of our own is tried out first."""
+        settings = self.settings
+        url = settings.lake
+        if settings.memory:
+            url = "memory:"
+        elif url == "auto":
+            url = str(Path(settings.data) / "lake")
+        try:
+            store = open_store(url, endpoint=_given(settings.lake_endpoint), region=_given(settings.lake_region))
+            if settings.lake != "auto" and not settings.memory:
+                await asyncio.to_thread(probe, store, rng.token(8).hex())
+        except StoreError as error:
+            raise CannotStart(f"the lake {url} cannot be used: {error.reason}") from None
+        return store
+
+    def _stores(self) -> tuple[Log, Catalog]:
         settings = self.settings
         if settings.memory:
-            return NullLog(), SqliteCatalog(None), MemoryBlobs()
+            return NullLog(), SqliteCatalog(None)
         data = Path(settings.data)
         try:
             data.mkdir(parents=True, exist_ok=True)
@@ -200,7 +239,7 @@ class Node:
         except OSError as error:
             raise CannotStart(f"cannot use the data directory {data}: {error.strerror}") from None
         wal = Wal(data / "wal" / "0", settings.log_file_bytes, settings.disk_sync_ms)
-        return wal, SqliteCatalog(data / "catalog.db"), LocalBlobs(data / "blobs")
+        return wal, SqliteCatalog(data / "catalog.db")
 
     def _progress(self) -> None:
         group = self._group
@@ -216,6 +255,8 @@ class Node:
         await asyncio.gather(*(door.close(self.settings.shutdown_grace_ms / 1000) for door in doors))
         if self._subscriptions is not None:
             await self._subscriptions.stop()
+        if self._flusher is not None:
+            await self._flusher.stop()
         if self._upkeep is not None:
             await self._upkeep.stop()
         if self._reads is not None:
@@ -228,11 +269,18 @@ class Node:
 
 
 def _pages(
-    routes: Routes, http: HttpServer, streams: DurableStreams, group: Group, upkeep: Upkeep
+    routes: Routes,
+    http: HttpServer,
+    streams: DurableStreams,
+    group: Group,
+    upkeep: Upkeep,
+    flusher: Flusher | None,
 ) -> Metrics:
     health = Health()
     health.add("log", lambda: group.log.failure)
     health.add("checkpoint", lambda: upkeep.failure)
+    if flusher is not None:
+        health.add("lake", lambda: flusher.failure)
     health.add("shutdown", lambda: "the node is shutting down" if http.closing else None)
     metrics = Metrics()
     metrics.add(
@@ -254,6 +302,30 @@ def _pages(
     routes.page("/metrics", metrics.prometheus)
     routes.page("/__headwater/metrics", metrics.json)
     return metrics
+
+
+def _lake_gauges(group: Group, reads: Reads, flusher: Flusher | None) -> tuple[Gauge, ...]:
+    common = (
+        Gauge("lake_position", "Log position up to which records are in the lake.", group.lake_position, counts=True),
+        Gauge("cold_reads", "Reads that went to the lake.", lambda: reads.reads_count, counts=True),
+        Gauge("cold_reads_pending", "Reads that wait for the lake.", lambda: reads.pending),
+    )
+    if flusher is None:
+        return common
+    return (
+        *common,
+        Gauge("flushes", "Files settled into the lake.", lambda: flusher.flushes_count, counts=True),
+        Gauge("flushed_bytes", "Payload bytes settled into the lake.", lambda: flusher.flushed_bytes, counts=True),
+        Gauge("flush_lag_seconds", "Time since everything was settled.", flusher.lag_s),
+    )
+
+
+def _given(value: str) -> str | None:
+    return None if value == "auto" else value
+
+
+def _report(what: str) -> Callable[[str], None]:
+    return lambda why: log.error(what, error=why)
 
 
 def _subscription_gauges(manager: Manager) -> tuple[Gauge, ...]:

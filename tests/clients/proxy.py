@@ -20,6 +20,7 @@ class Plan:
     """Every connection is cut, in one way or the other, before it has carried this many bytes that way."""
 
     request_bytes_max: int
+    """0: only responses are cut."""
     response_bytes_max: int
 
 
@@ -88,8 +89,13 @@ class Proxy:
                 asyncio.ensure_future(self._pass(from_server, writer, response_left)),
             )
             done, pending = await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-            if any(not way.cancelled() and way.exception() is None and way.result() for way in done):
+            if any(way.exception() is None and way.result() for way in done):
                 self.cut_counts[kind] += 1
+            elif all(way.exception() is None for way in done):
+                # One side ended in order: what it said last must still arrive at the other.
+                for one in (writer, upstream):
+                    one.close()
+                    await one.wait_closed()
             for way in pending:
                 way.cancel()
         except (OSError, asyncio.CancelledError):
@@ -104,7 +110,7 @@ class Proxy:
         """Bytes each way until the cut, and which way is cut; None for a way that is not."""
         if self.plan is None:
             return None, None, ""
-        kind = self._rng.choice(CUTS)
+        kind = self._rng.choice(CUTS) if self.plan.request_bytes_max else "response"
         if kind == "request":
             return self._rng.randrange(1, self.plan.request_bytes_max), None, kind
         # From 0: the server has answered and not a byte of it arrives.

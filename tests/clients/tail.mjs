@@ -4,11 +4,10 @@ import { patience, plan, print } from "./shared.mjs"
 
 const items = []
 let offset = plan.offset
-let sessions = 0
+const torn = []
 let ended = false
 print({ seen: 0 })
 while (!ended) {
-  sessions++
   const response = await stream({ url: plan.url, offset, live: plan.live, json: true, backoffOptions: patience })
   const seen = new Promise((resolve) => {
     response.subscribeJson(async (batch) => {
@@ -21,7 +20,7 @@ while (!ended) {
   })
   // The client takes up a connection that ended in order; one that is torn apart ends its session, and the
   // application begins another where the last one stood.
-  await Promise.race([seen, response.closed.catch(() => {})])
+  await Promise.race([seen, response.closed.catch((error) => torn.push(String(error.cause ?? error)))])
 }
-print({ items, offset, sessions })
+print({ items, offset, torn })
 process.exit(0)

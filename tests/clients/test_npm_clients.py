@@ -14,6 +14,9 @@ from tests.clients.proxy import Plan, Proxy, proxying
 from tests.support.http import read_bytes, read_messages
 from tests.support.node import Node
 
+# The packages come from npm, which the quick tier does without.
+pytestmark = pytest.mark.full
+
 HERE = Path(__file__).resolve().parent
 FLAGS = ("--long-poll-timeout-ms", "1000", "--checkpoint-interval-ms", "200")
 JSON = {"Content-Type": "application/json"}
@@ -160,14 +163,14 @@ def test_a_live_tail_is_taken_up_again_without_the_application_when_the_server_s
         assert node.request("POST", path, JSON, b'{"end":true}').status == 204
         facts = script.facts()
     assert facts["items"] == [0, 1, 2, 3, {"end": True}]
-    assert facts["sessions"] == 1
+    assert facts["torn"] == []
 
 
 @pytest.mark.parametrize("live", ["sse", "long-poll"])
 def test_a_live_tail_misses_and_repeats_nothing_over_cut_connections(node: Node, scripts: Path, live: str) -> None:
     path = "/v1/stream/cut-tail"
     assert node.request("PUT", path, JSON).status == 201
-    with proxying(node.port, Plan(3000, 4000), seed=5) as bad_line:
+    with proxying(node.port, Plan(0, 4000)) as bad_line:
         plan = {"url": f"{bad_line.url}{path}", "offset": "-1", "live": live}
         with running(scripts, "tail.mjs", plan) as script:
             await_seen(script, 0)

@@ -38,13 +38,9 @@ class DictLake:
             self.runs[file, run.sid] = run
             starts = [run.start, *run.ends[:-1]]
             for row in range(0, len(run.payloads), 2):
-                last = min(row + 2, len(run.payloads))
-                extents.append(
-                    Extent(
-                        run.sid, starts[row], run.ends[last - 1], run.seq_start + row,
-                        run.ms[row], run.n[row], file, 0, row, last - row,
-                    )  # fmt: skip
-                )
+                count = min(2, len(run.payloads) - row)
+                place = (run.sid, starts[row], run.ends[row + count - 1], run.seq_start + row)
+                extents.append(Extent(*place, run.ms[row], run.n[row], file, 0, row, count))
         return file, extents
 
     def read(self, extent: Extent, start: int, end: int) -> Records:

@@ -8,16 +8,21 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 
 from headwater.engine.checkpoint import checkpoint
 from tests.engine import HandClock
 from tests.engine.histories import Node, Step, check_sums, copy, histories, run, state
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
+# Shrinking a history of restarts takes longer than a test may: what failed is printed step by step as it is.
+quietly = settings(
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(quietly, max_examples=120)
 @given(histories)
 def test_a_group_recovered_after_a_crash_is_the_group_that_crashed(history: list[Step]) -> None:
     async def body(directory: Path) -> None:
@@ -43,7 +48,7 @@ def test_a_group_recovered_after_a_crash_is_the_group_that_crashed(history: list
         asyncio.run(body(Path(directory)))
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(quietly, max_examples=25)
 @given(histories, histories)
 def test_a_group_goes_on_after_a_restart_as_if_there_had_been_none(before: list[Step], after: list[Step]) -> None:
     async def body(directory: Path) -> None:

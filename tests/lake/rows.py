@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
-from headwater.lake.writer import Run
+from headwater.model.extents import Run
 
 MS = 1_794_700_000_000
 

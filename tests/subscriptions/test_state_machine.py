@@ -16,6 +16,7 @@ from headwater.model.subscriptions import PULL_WAKE, WEBHOOK, Config, Created, S
 
 LEASE_MS = 1_000
 PATHS = ["events/a", "events/b", "events/c"]
+MOSTLY = st.sampled_from([True, True, True, False])
 
 
 @dataclass
@@ -143,7 +144,7 @@ class Machine(RuleBasedStateMachine):
         else:
             assert event is None
 
-    @rule(right=st.booleans(), which=st.sampled_from(["token", "wake_id", "generation"]), data=st.data())
+    @rule(right=MOSTLY, which=st.sampled_from(["token", "wake_id", "generation"]), data=st.data())
     def release(self, right: bool, which: str, data: st.DataObject) -> None:
         shown = self.shown(right, which, data)
         if self.slow.entitled(shown, self.now):
@@ -153,18 +154,22 @@ class Machine(RuleBasedStateMachine):
             self.refused(lambda: model.release(self.sub, shown, self.now), Fenced)
 
     @rule(
-        right=st.booleans(),
+        right=MOSTLY,
         which=st.sampled_from(["token", "wake_id", "generation"]),
         done=st.booleans(),
-        acks=st.lists(st.tuples(st.sampled_from([*PATHS, "events/none"]), st.integers(0, 30)), max_size=4),
-        whole=st.booleans(),
+        near=st.lists(st.sampled_from(["before", "cursor", "after", "tail", "beyond"]), max_size=4),
+        unknown=st.sampled_from([False] * 9 + [True]),
         data=st.data(),
     )
     def acknowledge(
-        self, right: bool, which: str, done: bool, acks: list[tuple[str, int]], whole: bool, data: st.DataObject
+        self, right: bool, which: str, done: bool, near: list[str], unknown: bool, data: st.DataObject
     ) -> None:
-        if whole:  # what a good worker does
-            acks = [(path, self.slow.tails[path]) for path in self.slow.acked]
+        acks = [("events/none", 0)] if unknown else []
+        for place in near if self.slow.acked else []:
+            path = data.draw(st.sampled_from(sorted(self.slow.acked)))
+            acked, tail = self.slow.acked[path], self.slow.tails[path]
+            offsets = {"before": acked - 1, "cursor": acked, "after": acked + 1, "tail": tail, "beyond": tail + 1}
+            acks.append((path, max(0, offsets[place])))
         shown = self.shown(right, which, data)
 
         def act() -> model.Acked | model.Ended:

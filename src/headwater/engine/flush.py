@@ -43,6 +43,7 @@ class Flusher:
         self._task: asyncio.Task[None] | None = None
         self._lock = asyncio.Lock()
         self._retry_s = 0.0
+        self._reconciled = False
         self._last_s = asyncio.get_running_loop().time()
         self.failure: str | None = None
         self.flushes_count = 0
@@ -75,6 +76,10 @@ class Flusher:
                 self.failure = f"the lake takes nothing: {error}"
                 self._retry_s = min(RETRY_S_MAX, max(0.5, self._retry_s * 2))
 
+    def lag_s(self) -> float:
+        """How long ago memory held nothing that the lake does not."""
+        return asyncio.get_running_loop().time() - self._last_s if self._group.shelf.holding else 0.0
+
     async def flush(self) -> int:
         """Settles the oldest records, one file at most; returns how many bytes that were. Raises BlobsUnavailable."""
         async with self._lock:
@@ -85,6 +90,12 @@ class Flusher:
             if not runs:
                 self._last_s = asyncio.get_running_loop().time()
                 return 0
+            if not self._reconciled:
+                # A crash may have come between the table's commit and the log's word of it: those records settle
+                # again now, so the file that the log does not know has to leave the table first.
+                known = group.catalog.files() | set(group.shelf.new_files)
+                await asyncio.to_thread(self._lake.reconcile, known)
+                self._reconciled = True
             file, extents = await asyncio.to_thread(self._lake.settle, runs, 0)
             group.settle(file, extents, streams)
             self.flushes_count += 1

@@ -443,6 +443,17 @@ class Group:
             self._expired(stream, now_ms)
         return len(due)
 
+    def expire_unloaded(self, count_max: int) -> int:
+        """Loads and deletes streams that expired while nobody looked, `count_max` at most; returns how many."""
+        now_ms = self.clock.now_ms()
+        expired = 0
+        for key in self.shelf.catalog.due(now_ms, count_max):
+            stream = self.shelf.find(key)
+            if stream is not None and stream.deadline_ms <= now_ms and not stream.soft_deleted:
+                self._expired(stream, now_ms)
+                expired += 1
+        return expired
+
     def police(self, stream: LiveStream) -> None:
         """Has the stream's retention policy looked at the next time."""
         self._policed[stream.sid] = stream

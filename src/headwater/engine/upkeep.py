@@ -13,6 +13,7 @@ from headwater.engine.group import Group
 from headwater.world import Blobs, BlobsUnavailable
 
 EXPIRE_SLICE = 200
+EVICT_SLICE = 5_000
 EXPIRE_INTERVAL_S = 0.25
 
 
@@ -20,8 +21,14 @@ class Upkeep:
     """`failure` says why the last checkpoint did not succeed; None while they do."""
 
     def __init__(
-        self, group: Group, blobs: Blobs, checkpoint_interval_ms: int, report: Callable[[str], None]
+        self,
+        group: Group,
+        blobs: Blobs,
+        checkpoint_interval_ms: int,
+        streams_loaded_max: int,
+        report: Callable[[str], None],
     ) -> None:
+        self._streams_loaded_max = streams_loaded_max
         self._group = group
         self._blobs = blobs
         self._checkpoint_interval_s = checkpoint_interval_ms / 1000
@@ -39,6 +46,7 @@ class Upkeep:
             while self._group.expire_due(EXPIRE_SLICE) == EXPIRE_SLICE:
                 await asyncio.sleep(0)
             self._group.apply_retention()
+            self._group.shelf.evict(self._streams_loaded_max, EVICT_SLICE)
             await asyncio.sleep(EXPIRE_INTERVAL_S)
 
     async def _delete_blobs(self) -> None:
@@ -56,6 +64,7 @@ class Upkeep:
             await asyncio.sleep(self._checkpoint_interval_s)
             await self._try_checkpoint()
             await self._delete_blobs()
+            self._group.expire_unloaded(EXPIRE_SLICE)
             self._group.log.seal()
 
     async def _try_checkpoint(self) -> None:

@@ -85,6 +85,7 @@ class DeltaLake:
                 keep = len(found.payloads)
             return Records(
                 found.start,
+                extent.seq_start + found.index,
                 found.payloads[:keep],
                 list(found.ends[:keep]),
                 list(found.ms[:keep]),

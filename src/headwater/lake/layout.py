@@ -2,7 +2,7 @@
 
 Owns names, types and the statistics other readers prune by. Never reads or writes a file.
 
-    data/<group>/<position>-<token>.parquet    rows sorted by (bucket, stream, incarnation, offset), in row groups;
+    data/<group>/<position>-<token>.parquet    rows sorted by (bucket, stream, incarnation, seq), in row groups;
                                                position: the log position of its newest record, 20 digits
     _delta_log/                                the Delta table over these files
 
@@ -42,21 +42,6 @@ SERVED = ("offset", "ts_ms", "n", "position", "payload")
 """What a read of records needs. From the first to the last they are one range of the file."""
 
 _STATISTIC_CHARS_MAX = 256
-
-
-class Extent(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A contiguous run of records of one stream inside one row group of one file."""
-
-    sid: int
-    start: int
-    """Offset of the first record."""
-    end: int
-    """Offset after the last record."""
-    seq_start: int
-    file: str
-    row_group: int
-    row_start: int
-    row_count: int
 
 
 class NewFile(msgspec.Struct, frozen=True):

@@ -155,6 +155,8 @@ class LocalStore:
             return error
         if isinstance(error, OSError) and error.errno is not None:
             return self._failure(error, "cannot work")
+        if "Invalid table location" in str(error):
+            return StoreRefused(f"{self.uri} is not a directory; name one, or where one can be made")
         # deltalake passes on the operating system's words without its number.
         for number, advice in (_REFUSALS | _OUTAGES).items():
             if os.strerror(number) in str(error):

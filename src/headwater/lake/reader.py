@@ -18,8 +18,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headwater.lake.cache import DiskCache, MemoryCache
-from headwater.lake.layout import SERVED, Extent
+from headwater.lake.layout import SERVED
 from headwater.lake.store import Data, LakeDamaged, ObjectStore
+from headwater.model.extents import Extent
 
 _FOOTER_GUESS_BYTES = 64 << 10
 """Read from a file's end at once: the footer of about 60 row groups."""
@@ -33,6 +34,8 @@ class Columns(msgspec.Struct, frozen=True):
 
     start: int
     """Offset of the first record."""
+    index: int
+    """Which record of the extent that is."""
     payloads: list[bytes]
     ends: array[int]
     ms: array[int]
@@ -68,7 +71,7 @@ class Reader:
         group = self._checked(extent)
         first, last = self._rows(group, extent, from_offset, to_offset)
         if first >= last:
-            return Columns(from_offset, [], array("Q"), array("Q"), array("Q"), array("Q"))
+            return Columns(from_offset, first - extent.row_start, [], array("Q"), array("Q"), array("Q"), array("Q"))
         edges = group.value_ends[first : last + 1]
         base = edges[0]
         joined = bytes(group.values[base : edges[-1]])
@@ -77,6 +80,7 @@ class Reader:
         ends.append(group.begins[last - 1] + len(payloads[-1]))
         return Columns(
             group.begins[first],
+            first - extent.row_start,
             payloads,
             ends,
             array("Q", group.ms[first:last].tobytes()),
@@ -136,7 +140,8 @@ class Reader:
                 ):
                     end += 1
                 start, length = group.begins[row], sizes[end] - sizes[row]
-                found.append(Extent(sids[row], start, start + length, seqs[row], file, number, row, end - row))
+                first = (start, start + length, seqs[row], group.ms[row], group.n[row])
+                found.append(Extent(sids[row], *first, file, number, row, end - row))
                 row = end
         return found
 
@@ -211,7 +216,7 @@ class Reader:
         return self._disk.get(file, start, length, lambda: self._store.get_range(file, start, length))
 
     def _footer(self, file: str) -> pq.FileMetaData:
-        return self._cache.get((file, -1), lambda: self._load_footer(file))
+        return self._cache.get((file, "footer"), lambda: self._load_footer(file))
 
     def _load_footer(self, file: str) -> tuple[pq.FileMetaData, int]:
         tail, size = self._store.get_tail(file, _FOOTER_GUESS_BYTES)

@@ -286,7 +286,7 @@ class S3Store:
         status = _status(error)
         if status in (401, 403) or "lacked the necessary privileges" in text:
             return StoreRefused(f"{what} in {self._where}: {_ADVICE['AccessDenied']}")
-        if status in (301, 302, 307, 308):
+        if status in (301, 302, 307, 308) or "incorrectly configured region" in text:
             return StoreRefused(f"{what} in {self._where}: {_ADVICE['PermanentRedirect']}")
         if status is not None and 400 <= status < 500 and status not in _PASSING_STATUSES:
             message = _MESSAGE.search(text)

@@ -230,8 +230,8 @@ class LakeTable:
         # In this order: no log file goes before the checkpoint that replaces it is durable.
         version = self._table.version()
         self._store.sync([f"{LOG}/{version:020d}.checkpoint.parquet", f"{LOG}/_last_checkpoint"])
-        self._table.cleanup_metadata()
         self._reopen()
+        self._table.cleanup_metadata()
 
     def _reopen(self) -> None:
         self._table = self._open()

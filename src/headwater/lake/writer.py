@@ -19,8 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from headwater.lake.layout import PRUNED_BY, SCHEMA, Extent, NewFile, data_key, statistics
+from headwater.lake.layout import PRUNED_BY, SCHEMA, NewFile, data_key, statistics
 from headwater.lake.store import Data
+from headwater.model.extents import Extent, Run
 
 ROWS_PER_GROUP = 4_096
 BYTES_PER_GROUP = 2 << 20
@@ -35,22 +36,6 @@ _NUMBERS = ["incarnation", "seq", "offset", "ts_ms", "n", "position"]
 _SLICE_COUNT = 256
 _BREATH_S = 0.000_05
 """Long enough to let a waiting thread have the GIL; time.sleep(0) may take it right back."""
-
-
-class Run(msgspec.Struct, frozen=True, gc=False):
-    """Consecutive records of one stream: the columns of its timeline, by reference. They must not change any more."""
-
-    key: str
-    sid: int
-    content_type: str
-    seq_start: int
-    start_offset: int
-    payloads: Sequence[bytes]
-    ends: array[int]
-    """Offset after each record."""
-    ms: array[int]
-    n: array[int]
-    positions: array[int]
 
 
 class Built(msgspec.Struct, frozen=True):
@@ -106,7 +91,8 @@ def build(
     return Built([data], extents, NewFile(path, len(data), row_count, statistics(row_count, low, high)))
 
 
-_SORTED_BY = ("bucket", "stream", "incarnation", "offset")
+_SORTED_BY = ("bucket", "stream", "incarnation", "seq")
+"""And so by offset too; the other way round records without bytes would be in doubt."""
 
 
 class _Strings:
@@ -129,14 +115,14 @@ class _Strings:
 
 
 def _sorted(runs: list[Run]) -> tuple[list[Run], pa.Table]:
-    """The runs by bucket, stream, incarnation and offset, and a table with a row of facts for each.
+    """The runs by bucket, stream, incarnation and seq, and a table with a row of facts for each.
 
     Arrow sorts without the GIL, where 100,000 tuples would keep it for 100 ms. It compares names as UTF-8, as Spark.
     """
     if not runs:
         raise ValueError("a file without records")
     buckets, streams, types = _Strings(), _Strings(), _Strings()
-    sids, starts, lowest, highest = array("q"), array("q"), array("q"), array("q")
+    sids, seqs, lowest, highest = array("q"), array("q"), array("q"), array("q")
     for start in range(0, len(runs), _SLICE_COUNT):
         some = runs[start : start + _SLICE_COUNT]
         keys = [run.key.partition("/") for run in some]
@@ -144,7 +130,7 @@ def _sorted(runs: list[Run]) -> tuple[list[Run], pa.Table]:
         streams.extend(key[2] for key in keys)
         types.extend(run.content_type for run in some)
         sids.extend([run.sid for run in some])
-        starts.extend([run.start_offset for run in some])
+        seqs.extend([run.seq_start for run in some])
         lowest.extend([run.positions[0] for run in some])
         highest.extend([run.positions[-1] for run in some])
         time.sleep(_BREATH_S)
@@ -152,7 +138,7 @@ def _sorted(runs: list[Run]) -> tuple[list[Run], pa.Table]:
         "bucket": buckets.array(),
         "stream": streams.array(),
         "incarnation": _numbers(pa.int64(), sids),
-        "offset": _numbers(pa.int64(), starts),
+        "seq": _numbers(pa.int64(), seqs),
         "content_type": types.array(),
         "position_min": _numbers(pa.int64(), lowest),
         "position_max": _numbers(pa.int64(), highest),
@@ -174,7 +160,7 @@ def _cut(runs: list[Run], rows_per_group: int, bytes_per_group: int) -> Iterator
     rows = size = 0
     for number, run in enumerate(runs):
         low, count, ends = 0, len(run.payloads), run.ends
-        begin = run.start_offset
+        begin = run.start
         while low < count:
             rest_rows, rest_size = count - low, ends[-1] - begin
             if rows + rest_rows <= rows_max and size + rest_size <= bytes_max:
@@ -218,7 +204,7 @@ def _rows(
     for number, low, high in pieces:
         run = runs[number]
         ends = run.ends
-        begin, end = ends[low - 1] if low else run.start_offset, ends[high - 1]
+        begin, end = ends[low - 1] if low else run.start, ends[high - 1]
         seq = run.seq_start + low
         count = high - low
         begins.append(begin)
@@ -237,7 +223,7 @@ def _rows(
             positions += run.positions[low:high]
             seqs.extend(range(seq, seq + count))
             owners += array("i", (number,)) * count
-        extents.append(Extent(run.sid, begin, end, seq, path, row_group, row, count))
+        extents.append(Extent(run.sid, begin, end, seq, run.ms[low], run.n[low], path, row_group, row, count))
         size += end - begin
         row += count
         if number % _SLICE_COUNT == 0:

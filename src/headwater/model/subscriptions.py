@@ -256,7 +256,7 @@ def _fence(sub: Subscription, shown: Shown, now_ms: int) -> None:
     current = sub.wake
     if current is None or not shown.token_holds:
         raise Fenced
-    if shown.wake_id != current.wake_id or shown.generation != sub.generation:
+    if shown.wake_id != current.wake_id:
         raise Fenced
     if sub.config.kind == PULL_WAKE and current.holder is None:
         raise Fenced

@@ -440,9 +440,9 @@ class Manager:
         if self._timers and not self._stopped:
             delay_s = (self._timers[0][0] - self._now_ms()) / 1000
             delay_s = min(max(delay_s, 0.0), _TIMER_S_MAX)
-            self._alarm = asyncio.get_running_loop().call_later(delay_s, self._ring)
+            self._alarm = asyncio.get_running_loop().call_later(delay_s, self.tick)
 
-    def _ring(self) -> None:
+    def tick(self) -> None:
         """Leases that passed and retries that are due. Cost: logarithmic in those that are under way."""
         now_ms = self._now_ms()
         count = 0

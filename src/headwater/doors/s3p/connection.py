@@ -23,6 +23,7 @@ from headwater.doors.s3p.wire import Parser
 from headwater.engine.group import Outcome
 from headwater.errors import ShuttingDown
 from headwater.model import commands as model
+from headwater.model.events import Appended
 from headwater.model.stream import DEFAULT_CONTENT_TYPE
 
 if TYPE_CHECKING:
@@ -57,6 +58,8 @@ class Pending(msgspec.Struct, gc=False, eq=False):
     def resolve(self, outcome: Outcome) -> None:
         self.replies = outcomes.replied(self.name, outcome, self.counts)
         connection = self.connection
+        if len(self.counts) > 1 and type(outcome) is Appended:
+            connection.server.group.appends_count += len(self.counts) - 1
         if not connection.due:
             connection.later()
 
@@ -182,9 +185,8 @@ class Connection(asyncio.Protocol):
                 self.close()
         elif count > PIPELINE_MAX:
             self._stop_receiving()
-        if not self._receiving and not self.paused:
-            if count <= PIPELINE_MAX // 2 and self._in_flight_bytes <= IN_FLIGHT_BYTES_MAX:
-                self._receive_again()
+        if not self._receiving:
+            self._receive_again()
 
     def later(self) -> None:
         """Has `advance` run once the caller is done: many replies then leave in one write."""
@@ -367,6 +369,8 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def _receive_again(self) -> None:
-        if self._transport is not None and not self._closing and not self.server.closing:
+        if self._unanswered_count > PIPELINE_MAX // 2 or self._in_flight_bytes > IN_FLIGHT_BYTES_MAX:
+            return
+        if self._transport is not None and not (self.paused or self._closing or self.server.closing):
             self._receiving = True
             self._transport.resume_reading()

@@ -1,0 +1,428 @@
+"""Files: what the writer puts in comes out of the reader, record for record, for any runs and any part of them.
+A slow model builds the expected rows; damage is made by hand and must be noticed."""
+
+from __future__ import annotations
+
+from array import array
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headwater.lake.cache import DiskCache, MemoryCache
+from headwater.lake.layout import SCHEMA, SERVED, data_key
+from headwater.lake.reader import Reader
+from headwater.lake.store import LakeDamaged, MemoryStore, ObjectMissing, ObjectStore
+from headwater.lake.writer import Built, build
+from headwater.model.extents import Extent, Run
+from tests.lake.rows import rows_of, run, some_runs
+
+payloads = st.lists(st.binary(min_size=0, max_size=40), min_size=1, max_size=30)
+names = st.text("ab/-é\U0001f40e", min_size=1, max_size=6).map(lambda text: f"bucket-{text[0].encode().hex()}/{text}")
+
+
+@st.composite
+def many_runs(draw: st.DrawFn) -> list[Run]:
+    """Runs of several streams; some streams have two, as after a delete and a new start, or two flushes at once."""
+    made = []
+    for sid, (key, some) in enumerate(draw(st.lists(st.tuples(names, payloads), min_size=1, max_size=8)), 1):
+        start, seq = draw(st.integers(0, 1 << 40)), draw(st.integers(0, 1 << 30))
+        cut = draw(st.integers(0, len(some)))
+        first = run(key, sid, some[:cut], start=start, seq=seq, position=sid * 10_000)
+        middle = start + sum(map(len, some[:cut]))
+        rest = run(key, sid, some[cut:], start=middle, seq=seq + cut, position=sid * 10_000 + 5_000)
+        made += [first, rest]
+    return draw(st.permutations(made))
+
+
+def put(store: ObjectStore, built: Built) -> Built:
+    store.put(built.file.path, built.data)
+    return built
+
+
+def reading(built: Built, bytes_max: int = 1 << 30) -> Reader:
+    store = MemoryStore()
+    put(store, built)
+    return Reader(store, MemoryCache(bytes_max))
+
+
+def records_of(runs: list[Run], extent: Extent) -> list[tuple[int, bytes, int, int, int]]:
+    """(end, payload, ms, n, position) of the extent's records, the slow way."""
+    found = []
+    for one in runs:
+        if one.sid == extent.sid:
+            for index, payload in enumerate(one.payloads):
+                if extent.seq_start <= one.seq_start + index < extent.seq_start + extent.row_count:
+                    found.append((one.ends[index], payload, one.ms[index], one.n[index], one.positions[index]))
+    return sorted(found, key=lambda record: (record[0], record[4]))
+
+
+# ---- round trips ------------------------------------------------------------------------------------------------
+
+
+@given(many_runs(), st.integers(1, 12), st.integers(1, 200), st.data())
+@settings(max_examples=150)
+def test_any_part_of_any_extent_is_read_as_it_was_written(
+    runs: list[Run], rows_per_group: int, bytes_per_group: int, data: st.DataObject
+) -> None:
+    built = build(runs, 5, "t", rows_per_group, bytes_per_group)
+    reader = reading(built)
+    for extent in built.extents:
+        expected = records_of(runs, extent)
+        whole = reader.records(extent, extent.start, extent.end)
+        assert list(zip(whole.ends, whole.payloads, whole.ms, whole.n, whole.positions, strict=True)) == expected
+        assert whole.start == extent.start
+        assert bytes(reader.joined(extent, extent.start, extent.end)) == b"".join(whole.payloads)
+
+        low, high = sorted(data.draw(st.tuples(*[st.integers(extent.start, extent.end)] * 2)))
+        part = reader.records(extent, low, high)
+        inside = [
+            record
+            for record in expected
+            if low <= record[0] - len(record[1]) and record[0] <= high
+            and (record[0] - len(record[1]) < high or high == extent.end)
+        ]
+        assert part.payloads == [record[1] for record in inside]
+        assert list(part.ends) == [record[0] for record in inside]
+        joined = b"".join(record[1] for record in expected)
+        assert bytes(reader.joined(extent, low, high)) == joined[low - extent.start : high - extent.start]
+        edges = {extent.start, *(record[0] - len(record[1]) for record in expected), extent.end}
+        assert reader.edge(extent, low) == max(edge for edge in edges if edge <= low)
+
+
+@given(many_runs(), st.integers(1, 12), st.integers(1, 200))
+@settings(max_examples=100)
+def test_neighbouring_ranges_hold_every_record_once(runs: list[Run], rows_per_group: int, bytes_per_group: int) -> None:
+    built = build(runs, 5, "t", rows_per_group, bytes_per_group)
+    reader = reading(built)
+    for extent in built.extents:
+        whole = reader.records(extent, extent.start, extent.end)
+        walked, offset = [], extent.start
+        while offset < extent.end:
+            edge = next(end for end in whole.ends if end > offset)
+            walked += reader.records(extent, offset, edge).payloads
+            offset = edge
+        if extent.start < extent.end:
+            assert walked == whole.payloads
+
+
+@given(many_runs(), st.integers(1, 12), st.integers(1, 200))
+@settings(max_examples=100)
+def test_the_file_holds_every_row_in_order_for_plain_readers(
+    runs: list[Run], rows_per_group: int, bytes_per_group: int
+) -> None:
+    built = build(runs, 5, "t", rows_per_group, bytes_per_group)
+    table = pq.read_table(pa.BufferReader(b"".join(built.data)))
+    assert table.schema.remove_metadata() == SCHEMA
+    assert table.to_pylist() == rows_of(runs, 5)
+    assert built.file.row_count == len(table)
+    assert built.file.size_bytes == sum(map(len, built.data))
+
+
+@given(many_runs(), st.integers(1, 12), st.integers(1, 200))
+@settings(max_examples=100)
+def test_extents_cover_every_record_once_and_each_lies_in_one_row_group(
+    runs: list[Run], rows_per_group: int, bytes_per_group: int
+) -> None:
+    built = build(runs, 5, "t", rows_per_group, bytes_per_group)
+    footer = pq.read_metadata(pa.BufferReader(b"".join(built.data)))
+    rows: dict[int, int] = {}
+    for extent in built.extents:
+        assert extent.row_start == rows.get(extent.row_group, 0), "rows of a row group belong to no extent, or to two"
+        rows[extent.row_group] = extent.row_start + extent.row_count
+    assert rows == {number: footer.row_group(number).num_rows for number in range(footer.num_row_groups)}
+    held = [(extent.sid, seq) for extent in built.extents for seq in range(extent.seq_start, extent.seq_start + extent.row_count)]
+    assert sorted(held) == sorted((one.sid, one.seq_start + index) for one in runs for index in range(len(one.payloads)))
+
+
+@given(many_runs(), st.integers(1, 12), st.integers(1, 200))
+@settings(max_examples=60)
+def test_extents_can_be_found_again_from_the_file_alone(
+    runs: list[Run], rows_per_group: int, bytes_per_group: int
+) -> None:
+    built = build(runs, 5, "t", rows_per_group, bytes_per_group)
+    merged: list[Extent] = []
+    for extent in built.extents:  # two runs that met in one row group are one extent for whoever sees the rows alone
+        last = merged[-1] if merged else None
+        if (
+            last is not None
+            and (last.sid, last.row_group, last.end) == (extent.sid, extent.row_group, extent.start)
+            and last.seq_start + last.row_count == extent.seq_start
+        ):
+            merged[-1] = msgspec.structs.replace(last, end=extent.end, row_count=last.row_count + extent.row_count)
+        else:
+            merged.append(extent)
+    assert reading(built).extents(built.file.path) == merged
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=30), st.integers(2, 16))
+@settings(max_examples=100)
+def test_a_run_that_fits_into_a_row_group_is_never_split(counts: list[int], rows_per_group: int) -> None:
+    runs = [run(f"bucket/{number:03d}", number, [b"x"] * count) for number, count in enumerate(counts)]
+    built = build(runs, 0, "t", rows_per_group)
+    for number, count in enumerate(counts):
+        extents = [extent for extent in built.extents if extent.sid == number]
+        if count <= rows_per_group:
+            assert len(extents) == 1
+        else:
+            assert len(extents) <= -(-count // rows_per_group) + 1
+    footer = pq.read_metadata(pa.BufferReader(b"".join(built.data)))
+    sizes = [footer.row_group(number).num_rows for number in range(footer.num_row_groups)]
+    assert max(sizes) <= rows_per_group * 3 // 2
+    assert all(size * 2 >= rows_per_group for size in sizes[:-1])
+
+
+def test_records_larger_than_a_row_group_get_one_each() -> None:
+    runs = [run("bucket/large", 1, [bytes([number]) * 5_000 for number in range(4)])]
+    built = build(runs, 0, "t", bytes_per_group=1_000)
+    assert [(extent.row_group, extent.row_count) for extent in built.extents] == [(0, 1), (1, 1), (2, 1), (3, 1)]
+
+
+def test_rows_are_sorted_as_spark_sorts_names() -> None:
+    """By the bytes of UTF-8; `a/b` after `a-b` because of the part before the slash, which is the bucket."""
+    keys = ["bbbb/z", "aaaa/é", "aaaa/z", "aaaa-b/a", "aaaa/\U0001f40e", "aaaa/￿"]
+    built = build([run(key, number, [b"x"]) for number, key in enumerate(keys)], 0, "t")
+    rows = pq.read_table(pa.BufferReader(b"".join(built.data))).to_pylist()
+    found = [(row["bucket"].encode(), row["stream"].encode()) for row in rows]
+    assert found == sorted(found)
+    assert found[-1] == (b"bbbb", b"z")
+
+
+def test_many_small_runs_become_one_sorted_file() -> None:
+    runs = some_runs(streams=3_000, records=1)
+    built = build(list(reversed(runs)), 2, "t", rows_per_group=512)
+    assert pq.read_table(pa.BufferReader(b"".join(built.data))).to_pylist() == rows_of(runs, 2)
+    assert len(built.extents) == 3_000
+
+
+# ---- what the file says of itself -------------------------------------------------------------------------------
+
+
+def test_the_name_holds_group_position_and_token() -> None:
+    built = build(some_runs(position=70), 12, "token")
+    newest = 70 + 4 + 40 * 19
+    assert built.file.path == f"data/12/{newest:020d}-token.parquet" == data_key(12, newest, "token")
+
+
+def test_statistics_bound_what_others_prune_by() -> None:
+    runs = some_runs(streams=4, records=6)
+    built = build(runs, 9, "t", rows_per_group=6)
+    known = msgspec.json.decode(built.file.statistics)
+    rows = rows_of(runs, 9)
+    assert known["numRecords"] == len(rows)
+    for name in ("bucket", "stream", "incarnation", "group", "position"):
+        assert known["minValues"][name] == min(row[name] for row in rows)
+        assert known["maxValues"][name] == max(row[name] for row in rows)
+        assert known["nullCount"][name] == 0
+    footer = pq.read_metadata(pa.BufferReader(b"".join(built.data)))
+    for number in range(footer.num_row_groups):
+        group = footer.row_group(number)
+        columns = {group.column(index).path_in_schema: group.column(index) for index in range(group.num_columns)}
+        assert columns["stream"].statistics.min == rows[6 * number]["stream"]
+        assert columns["stream"].statistics.max == rows[6 * number + 5]["stream"]
+        assert columns["position"].statistics.min == min(row["position"] for row in rows[6 * number : 6 * number + 6])
+        assert columns["payload"].statistics is None
+        assert not columns["payload"].has_dictionary_page
+
+
+def test_a_long_name_is_left_out_of_the_statistics_rather_than_bounded_wrongly() -> None:
+    built = build([run("bucket/" + "x" * 1_000, 1, [b"1"])], 0, "t")
+    known = msgspec.json.decode(built.file.statistics)
+    assert "stream" not in known["minValues"] and "stream" not in known["maxValues"]
+    assert known["minValues"]["bucket"] == "bucket"
+
+
+def test_a_file_without_records_is_refused() -> None:
+    for runs in ([], [run("bucket/s", 1, [])]):
+        with pytest.raises(ValueError, match="without records"):
+            build(runs, 0, "t")
+
+
+@pytest.mark.parametrize("column", ["ends", "ms", "n", "positions"])
+def test_a_run_whose_columns_disagree_is_refused(column: str) -> None:
+    good = run("bucket/s", 1, [b"abc", b"de"])
+    bad = {"ends": array("Q", [3, 6])}.get(column, getattr(good, column)[:1])
+    with pytest.raises(ValueError, match="disagree"):
+        build([msgspec.structs.replace(good, **{column: bad})], 0, "t")
+
+
+# ---- looking things up ------------------------------------------------------------------------------------------
+
+
+def test_an_id_finds_the_first_record_at_or_after_it() -> None:
+    one = run("bucket/s", 1, [b"x" * (index + 1) for index in range(20)])
+    extents = build([one], 0, "t", rows_per_group=1_000).extents
+    reader = reading(build([one], 0, "t", rows_per_group=1_000))
+    ids = [(one.ms[index], one.n[index]) for index in range(20)]
+    for ms in range(one.ms[0] - 1, one.ms[-1] + 2):
+        for n in range(4):
+            index = next((index for index, found in enumerate(ids) if found >= (ms, n)), 20)
+            expected = one.ends[index] - len(one.payloads[index]) if index < 20 else one.ends[-1]
+            assert reader.first_at(extents[0], ms, n) == expected
+
+
+# ---- what is fetched --------------------------------------------------------------------------------------------
+
+
+class Counting(MemoryStore):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fetched: list[int] = []
+
+    def get(self, key: str) -> bytes:
+        raise AssertionError("a whole file was fetched")
+
+    def get_range(self, key: str, start: int, length: int) -> memoryview:
+        self.fetched.append(length)
+        return memoryview(MemoryStore.get(self, key))[start : start + length]
+
+    def get_tail(self, key: str, length: int) -> tuple[memoryview, int]:
+        data = MemoryStore.get(self, key)
+        self.fetched.append(min(length, len(data)))
+        return memoryview(data)[-length:], len(data)
+
+
+def random_runs(count: int = 40, records: int = 100) -> list[Run]:
+    import random
+
+    rng = random.Random(7)
+    return [run(f"bucket/{number:02d}", number, [rng.randbytes(200) for _ in range(records)]) for number in range(count)]
+
+
+def test_a_read_fetches_a_footer_once_and_one_range_per_row_group(tmp_path: Path) -> None:
+    store = Counting()
+    built = put(store, build(random_runs(), 0, "t", rows_per_group=100))
+    reader = Reader(store, MemoryCache(1 << 30))
+    footer = pq.read_metadata(pa.BufferReader(b"".join(built.data)))
+    for extent in built.extents[:3]:
+        reader.records(extent, extent.start, extent.end)
+        reader.joined(extent, extent.start, extent.end)
+    assert len(store.fetched) == 4
+    for number, length in enumerate(store.fetched[1:]):
+        group = footer.row_group(number)
+        needed = sum(
+            group.column(index).total_compressed_size
+            for index in range(group.num_columns)
+            if group.column(index).path_in_schema in SERVED
+        )
+        assert needed <= length <= needed * 1.02 + 500
+
+
+def test_a_footer_larger_than_the_first_guess_is_fetched_with_a_second_request() -> None:
+    store = Counting()
+    built = put(store, build(random_runs(records=20), 0, "t", rows_per_group=10))
+    footer = pq.read_metadata(pa.BufferReader(b"".join(built.data)))
+    assert footer.serialized_size > 64 << 10, "the example is too small to need it"
+    reader = Reader(store, MemoryCache(1 << 30))
+    extent = built.extents[-1]
+    assert len(reader.records(extent, extent.start, extent.end).payloads) == extent.row_count
+    assert store.fetched[:2] == [64 << 10, footer.serialized_size + 8]
+
+
+def test_a_cache_too_small_for_anything_still_reads_right() -> None:
+    runs = random_runs(count=5)
+    built = build(runs, 0, "t", rows_per_group=100)
+    reader = reading(built, bytes_max=0)
+    for extent in built.extents:
+        assert reader.records(extent, extent.start, extent.end).payloads == runs[extent.sid].payloads
+
+
+def test_ranges_come_from_the_disk_cache_when_they_are_there(tmp_path: Path) -> None:
+    store = Counting()
+    built = put(store, build(random_runs(count=4), 0, "t", rows_per_group=100))
+    extent = built.extents[2]
+    for turn in range(2):
+        reader = Reader(store, MemoryCache(1 << 20), DiskCache(tmp_path, 1 << 20))
+        assert reader.records(extent, extent.start, extent.end).payloads == random_runs(count=4)[2].payloads
+        assert len(store.fetched) == 2 + turn, "the second reader fetches the footer alone"
+
+
+def test_a_forgotten_file_is_fetched_again() -> None:
+    store = Counting()
+    built = put(store, build(random_runs(count=4), 0, "t", rows_per_group=100))
+    reader = Reader(store, MemoryCache(1 << 20))
+    extent = built.extents[0]
+    reader.joined(extent, extent.start, extent.end)
+    reader.forget(extent.file)
+    reader.joined(extent, extent.start, extent.end)
+    assert len(store.fetched) == 4
+
+
+# ---- damage -----------------------------------------------------------------------------------------------------
+
+
+def test_a_flipped_bit_anywhere_in_what_is_read_is_noticed() -> None:
+    runs = random_runs(count=2, records=50)
+    built = build(runs, 0, "t")
+    content = b"".join(built.data)
+    extent = built.extents[0]
+    noticed = total = 0
+    for at in range(0, len(content), 211):
+        store = MemoryStore()
+        store.put(built.file.path, content[:at] + bytes([content[at] ^ 4]) + content[at + 1 :])
+        reader = Reader(store, MemoryCache(0))
+        total += 1
+        try:
+            assert reader.records(extent, extent.start, extent.end).payloads == runs[0].payloads
+        except LakeDamaged:
+            noticed += 1
+    assert noticed > total * 0.9, "most of the file is payload: most flips must have been met"
+
+
+@pytest.mark.parametrize("keep", [0, 3, 11, 500, -1, -9])
+def test_a_truncated_file_is_damage(keep: int) -> None:
+    built = build(random_runs(count=2), 0, "t")
+    store = MemoryStore()
+    store.put(built.file.path, b"".join(built.data)[:keep])
+    extent = built.extents[0]
+    with pytest.raises(LakeDamaged):
+        Reader(store, MemoryCache(1 << 20)).joined(extent, extent.start, extent.end)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"start": 1}, {"end": 5}, {"row_group": 7}, {"row_start": 1}, {"row_count": 2_000}, {"row_count": 0}, {"row_group": -1}],
+    ids=str,
+)
+def test_an_extent_that_does_not_describe_the_file_is_damage(wrong: dict[str, int]) -> None:
+    built = build(random_runs(count=2), 0, "t")
+    extent = msgspec.structs.replace(built.extents[0], **wrong)
+    with pytest.raises(LakeDamaged):
+        reading(built).records(extent, extent.start, extent.end)
+
+
+def test_a_missing_file_is_missing_not_damaged() -> None:
+    extent = build(some_runs(), 0, "t").extents[0]
+    with pytest.raises(ObjectMissing):
+        Reader(MemoryStore(), MemoryCache(1 << 20)).joined(extent, extent.start, extent.end)
+
+
+def test_bytes_outside_the_extent_are_not_given_out() -> None:
+    built = build(some_runs(), 0, "t")
+    reader, extent = reading(built), built.extents[0]
+    for low, high in ((extent.start - 1, extent.end), (extent.start, extent.end + 1), (5, 4)):
+        with pytest.raises(ValueError, match="not within"):
+            reader.joined(extent, low, high)
+
+
+def test_a_file_that_spark_rewrote_is_read_all_the_same() -> None:
+    """Other column order, optional columns, a dictionary, another codec, no checksums."""
+    runs = some_runs(streams=3, records=30)
+    rows = rows_of(runs, 1)
+    names = [field.name for field in SCHEMA]
+    other = pa.Table.from_pylist(rows, pa.schema([pa.field(name, SCHEMA.field(name).type) for name in reversed(names)]))
+    sink = pa.BufferOutputStream()
+    pq.write_table(other, sink, compression="zstd", use_dictionary=True, row_group_size=1_000)
+    store = MemoryStore()
+    store.put("data/1/x.parquet", sink.getvalue().to_pybytes())
+    reader = Reader(store, MemoryCache(1 << 20))
+    extents = reader.extents("data/1/x.parquet")
+    assert [(extent.sid, extent.row_count) for extent in extents] == [(one.sid, 30) for one in sorted(runs, key=lambda r: r.key)]
+    by_sid = {one.sid: one for one in runs}
+    for extent in extents:
+        found = reader.records(extent, extent.start, extent.end)
+        assert (found.payloads, found.ends) == (by_sid[extent.sid].payloads, by_sid[extent.sid].ends)
