@@ -6,7 +6,7 @@ Owns the list and which of it runs by default; never runs anything.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bench import append, cost, fanout, hostile, s3p
+from bench import append, cost, fanout, hostile, many_streams, replay, s3p
 from bench.report import Result
 from bench.rounds import Settings
 
@@ -26,9 +26,11 @@ BENCHMARKS = {
         Benchmark("B2", "the same in memory", append.run_b2),
         Benchmark("B3", "JSON arrays of 100 messages, fsync", append.run_b3),
         Benchmark("B4", "SSE fan-out to 50, 200 and 1,000 subscribers", fanout.run_b4),
+        Benchmark("B6", "1,000 clients replaying streams of 1 MB", replay.run_b6),
         Benchmark("B7", "S3P appends beside Redis XADD, fsync, depth 1 and 100, batches of 100", s3p.run_b7),
         Benchmark("B12", "CPU per append, with a profile", cost.run_b12),
         Benchmark("SKETCH", "appends beside a bare sketch of the append path", append.run_sketch, False),
+        Benchmark("MANY", "a bucket of 1,000,000 streams: listing a page, creating one", many_streams.run_many, False),
         Benchmark("HOSTILE", "append p99 beside clients that misbehave", hostile.run_hostile, False),
     )
 }

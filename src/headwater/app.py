@@ -13,6 +13,7 @@ import fcntl
 import gc
 import resource
 import signal
+import sqlite3
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -239,7 +240,10 @@ class Node:
         except OSError as error:
             raise CannotStart(f"cannot use the data directory {data}: {error.strerror}") from None
         wal = Wal(data / "wal" / "0", settings.log_file_bytes, settings.disk_sync_ms)
-        return wal, SqliteCatalog(data / "catalog.db")
+        try:
+            return wal, SqliteCatalog(data / "catalog.db")
+        except sqlite3.Error as error:
+            raise CannotStart(f"the catalog {data / 'catalog.db'} cannot be opened: {error}") from None
 
     def _progress(self) -> None:
         group = self._group

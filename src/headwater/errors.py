@@ -254,6 +254,19 @@ class OffsetGone(Failure):
         return (("Stream-Earliest-Offset", f"{self.earliest:020d}"),)
 
 
+class TokenGone(Failure):
+    """Records behind a position of the log have left it: following by position would skip them."""
+
+    def __init__(self, stream: str) -> None:
+        self.stream = stream
+
+    def message(self) -> str:
+        return (
+            f"records of {self.stream} behind this id have settled into the lake; read the streams from their own "
+            f"offsets, then follow from now"
+        )
+
+
 class OffsetBeyondTail(Failure):
     def __init__(self, tail: int) -> None:
         self.tail = tail
@@ -454,6 +467,7 @@ TABLE: dict[type[Failure], Row] = {
     NonMonotonicId: Row(409, "non_monotonic_id", "ERR_NON_MONOTONIC_ID", False, True),
     PreconditionFailed: Row(412, "precondition_failed", "ERR_CONFLICT", False, True),
     OffsetGone: Row(410, "offset_gone", "ERR_CONFLICT", False, True),
+    TokenGone: Row(410, "token_gone", "ERR_CONFLICT", False, True),
     OffsetBeyondTail: Row(400, "offset_beyond_tail", "ERR_CONFLICT", False, True),
     SourceNotFound: Row(404, "fork_source_not_found", "ERR_UNKNOWN_STREAM", False, True),
     SourceDeleted: Row(409, "fork_source_deleted", "ERR_CONFLICT", False, True),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 import msgspec
@@ -124,6 +124,52 @@ class Blobs(Protocol):
         ...
 
 
+class Pending(msgspec.Struct, frozen=True):
+    """What the log speaks of and the catalog may not know yet."""
+
+    files: set[str]
+    blobs: set[str]
+
+
+class Swept(msgspec.Struct, frozen=True):
+    """What one run of the lake's gc did."""
+
+    files_left_table: int
+    files_deleted: int
+    orphans_deleted: int
+    snapshots_deleted: int
+    leftovers_deleted: int
+    bytes_deleted: int
+
+
+class LakeLedger(Protocol):
+    """What the catalog says of the lake's files. Calls block: they belong in worker threads, one at a time."""
+
+    def files(self) -> dict[str, int | None]:
+        """Every file, with the time since when it is dead."""
+        ...
+
+    def unused(self) -> set[str]:
+        """Files that no extent refers to."""
+        ...
+
+    def snapshot(self, sid: int) -> str | None:
+        """The blob of a stream's snapshot."""
+        ...
+
+    def aged(self, now_ms: int) -> Iterator[str]:
+        """Keys of streams of which an age policy should let go of settled records."""
+        ...
+
+    def bury(self, names: Iterable[str], now_ms: int) -> None:
+        """Notes since when files are dead, also of files it did not know; what was noted before stays."""
+        ...
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Drops dead files."""
+        ...
+
+
 class Lake(Protocol):
     """Where settled records are. Calls block: they belong in worker threads. All raise BlobsUnavailable."""
 
@@ -140,6 +186,15 @@ class Lake(Protocol):
 
     def read(self, extent: Extent, start: int, end: int) -> Records:
         """The extent's records that begin in [start, end)."""
+        ...
+
+    def sweep(
+        self, ledger: LakeLedger, pending: Callable[[], Pending], grace_ms: int, check: Callable[[], None]
+    ) -> Swept:
+        """Removes what nothing refers to (see `lake/gc.py`). Calls `pending` once, when it has listed what there is:
+
+        no flush that began before may be under way when that returns. What `check` raises ends the run.
+        """
         ...
 
 

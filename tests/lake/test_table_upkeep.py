@@ -1,4 +1,4 @@
-"""The table's own log: short, durable before it is promised, mended after a power loss, and refused when it is not ours.
+"""The table's own log: short, durable before it is promised, mended after a power loss, refused when it is not ours.
 Rows are not looked at here; `test_table` does that."""
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ def test_log_files_are_kept_for_their_time(lasting_store: ObjectStore) -> None:
 def test_checkpoints_leave_the_interpreter_free_while_they_wait_for_the_store(proxy: FaultProxy) -> None:
     """The proxy is Python in this very process: a call that kept the GIL while it waits would never be answered."""
     table = LakeTable(s3_store(proxy.endpoint, request_ms_max=3_000), checkpoint_every_count=2, log_kept_hours=0)
-    expected = commit_many(table, 4)
+    expected = commit_many(table, 2)
     assert table.tidy_failure is None
-    assert any(method == "PUT" and path.endswith("4.checkpoint.parquet") for method, path in proxy.seen)
+    assert any(method == "PUT" and path.endswith("2.checkpoint.parquet") for method, path in proxy.seen)
     assert ("POST", "/lake?delete") in proxy.seen, "no log file was cleaned up"
     assert set(table.files()) == expected
 
@@ -70,6 +70,18 @@ def test_a_checkpoint_that_fails_does_not_fail_the_commit_it_followed(proxy: Fau
     commit_many(table, 2)
     assert table.tidy_failure is None
     assert set(table.files()) == {f"data/0/{name}.parquet" for name in ("a", "b", "f0", "f1")}
+
+
+def test_a_table_that_slept_while_others_cleaned_the_log_wakes_up(lasting_store: ObjectStore) -> None:
+    sleeper, reader = LakeTable(lasting_store, log_kept_hours=0), LakeTable(lasting_store)
+    sleeper.commit([fake("early")], [], NOW_MS)
+    expected = commit_many(LakeTable(lasting_store, checkpoint_every_count=4), 9)
+    assert f"{2:020d}.json" not in log_names(lasting_store), "nothing was cleaned, so nothing is tested"
+    sleeper.commit([fake("late")], [], NOW_MS)
+    assert set(sleeper.files()) == expected | {"data/0/early.parquet", "data/0/late.parquet"}
+    assert reader.contains(["data/0/late.parquet"]) == {"data/0/late.parquet"}
+    reader.commit([], ["data/0/early.parquet"], NOW_MS)
+    assert set(sleeper.files()) == expected | {"data/0/late.parquet"}
 
 
 def test_tidying_on_request_writes_a_checkpoint_now(lasting_store: ObjectStore) -> None:
@@ -134,7 +146,10 @@ def test_a_commit_that_could_not_be_synced_is_not_promised_and_not_made_twice(tm
 # ---- mended -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("torn", [b"", bytes(300), b'{"commitInfo":{}}\n{"add":{"path":"dat'], ids=["empty", "zeros", "cut"])
+TORN = {"empty": b"", "zeros": bytes(300), "cut": b'{"commitInfo":{}}\n{"add":{"path":"dat'}
+
+
+@pytest.mark.parametrize("torn", TORN.values(), ids=TORN)
 def test_a_commit_torn_by_a_power_loss_is_taken_away(tmp_path: Path, torn: bytes) -> None:
     store = LocalStore(tmp_path)
     expected = commit_many(LakeTable(store), 2)
@@ -179,7 +194,7 @@ def test_what_the_library_leaves_behind_is_listed_as_a_leftover(tmp_path: Path) 
 
 def test_a_table_with_other_columns_is_refused_by_name(tmp_path: Path) -> None:
     DeltaTable.create(str(tmp_path), pa.schema([("bucket", pa.string()), ("payload", pa.string())]))
-    with pytest.raises(StoreRefused, match="not a lake.*stream.*payload"):
+    with pytest.raises(StoreRefused, match=r"not a lake.*stream.*payload"):
         LakeTable(LocalStore(tmp_path))
 
 

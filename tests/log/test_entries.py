@@ -22,10 +22,12 @@ from headwater.model.events import (
     Event,
     Forked,
     Noted,
+    Settled,
     SnapshotPublished,
     Touched,
     Trimmed,
 )
+from headwater.model.extents import Extent
 from headwater.model.producers import NUMBER_MAX
 
 u64 = st.integers(0, (1 << 64) - 1)
@@ -56,6 +58,7 @@ def appends(draw: st.DrawFn) -> Appended:
 
 
 optional = st.none() | u64
+extents = st.builds(Extent, sids, u64, u64, u64, u64, u64, texts, u64, u64, u64)
 cold = {
     Created: st.builds(
         Created,
@@ -73,12 +76,13 @@ cold = {
     ),
     Deleted: st.builds(Deleted, sid=sids, key=texts, at_ms=u64, expired=st.booleans(), soft=st.booleans()),
     Touched: st.builds(Touched, sid=sids, at_ms=u64),
-    Trimmed: st.builds(Trimmed, sid=sids, earliest=u64, at_ms=u64),
+    Trimmed: st.builds(Trimmed, sid=sids, earliest=u64, at_ms=u64, first_seq=u64),
     SnapshotPublished: st.builds(
-        SnapshotPublished, sid=sids, offset=u64, content_type=texts, blob=texts, size=u64, at_ms=u64
+        SnapshotPublished, sid=sids, offset=u64, first_seq=u64, content_type=texts, blob=texts, size=u64, at_ms=u64
     ),
     BucketCreated: st.builds(BucketCreated, name=texts, at_ms=u64),
     BucketDeleted: st.builds(BucketDeleted, name=texts, at_ms=u64),
+    Settled: st.builds(Settled, file=texts, extents=st.lists(extents, max_size=3), at_ms=u64),
     Noted: st.builds(Noted, domain=texts, body=st.binary(max_size=50), at_ms=u64),
 }
 events = st.one_of(appends(), *cold.values())

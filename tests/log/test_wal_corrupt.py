@@ -161,3 +161,17 @@ def test_a_refused_start_is_refused_again_the_next_time(tmp_path: Path) -> None:
     data[frames_in(bytes(data), 0)[1].position + 20] ^= 1
     path.write_bytes(data)
     assert refusal(tmp_path).position == refusal(tmp_path).position
+
+
+def test_damage_below_what_the_catalog_counts_on_is_reported_without_any_later_mark(tmp_path: Path) -> None:
+    make_log(tmp_path, [[appended(b"one")], [appended(b"last")]], seal=False)
+    path = log_files(tmp_path)[0]
+    data = bytearray(path.read_bytes())
+    last = [frame for frame in frames_in(bytes(data), 0) if frame.kind == frames.KIND_APPENDED][-1]
+    data[last.end - 9] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(LogCorrupt) as caught:
+        list(Wal(tmp_path, FILE_BYTES, 5).replay(last.end))
+    assert caught.value.position == last.position and path.read_bytes() == data
+    # Promised only up to the damage: then it may be a torn end.
+    assert [event for _, event in Wal(tmp_path, FILE_BYTES, 5).replay(last.position)] == [appended(b"one")]

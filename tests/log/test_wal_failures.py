@@ -159,7 +159,26 @@ def test_a_short_write_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert read_back(tmp_path) == numbered(20)
 
 
-@pytest.mark.parametrize("name", ["open", "pwrite", "write", "fdatasync", "rename"])
+def test_a_sync_that_fails_in_the_helper_ends_the_log_too(tmp_path: Path, faults: Faults) -> None:
+    faults.put("fdatasync", OSError(errno.EIO, "Input/output error"), thread="wal-helper")
+    faults.armed = True
+
+    async def body() -> None:
+        async with opened(tmp_path, 64 << 10) as log:
+            for _ in range(60):
+                if log.wal.failure is None:
+                    await log.put(appended(b"x" * 1_000))
+            await log.until(lambda: log.wal.failure is not None)
+            # The batch that was under way may still arrive; none after it does.
+            position = log.wal.add(appended(b"after"), True)
+            log.wal.close()
+            assert log.wal.synced <= log.wal.written < position
+
+    asyncio.run(body())
+    assert appended(b"after") not in read_back(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["open", "pwrite", "write", "rename"])
 def test_the_helpers_troubles_are_not_the_logs(tmp_path: Path, faults: Faults, name: str) -> None:
     faults.put(name, OSError(errno.ENOSPC, "No space left on device"), thread="wal-helper")
     faults.armed = True

@@ -257,7 +257,7 @@ def happen(stream: Stream | None, event: StreamEvent, position: int) -> Stream |
 def test_every_history_gets_the_same_answers_and_leaves_the_same_state_as_in_the_slow_model() -> None:
     met: set[str] = set()
 
-    @settings(max_examples=220)
+    @settings(max_examples=150)
     @given(histories)
     def run(history: list[tuple[int, Put | Post | Remove]]) -> None:
         fast, obvious, now_ms, sid = Fast(), None, NOW_MS, 1

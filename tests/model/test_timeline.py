@@ -28,7 +28,7 @@ batches = st.lists(
 
 
 def build(start: int, brought: list[tuple[list[bytes], int]]) -> tuple[Timeline, list[Record]]:
-    timeline, records = Timeline(start), list[Record]()
+    timeline, records = Timeline(start, 3), list[Record]()
     ms, n, position, end = 5, -1, 0, start
     for payloads, ms_later in brought:
         position += 100
@@ -78,6 +78,7 @@ def test_dropping_the_oldest_leaves_the_rest_where_it_was(
     assert timeline.drop_before(count) == sum(len(record.payload) for record in gone)
     assert held(timeline) == records[len(gone) :]
     assert timeline.start == (gone[-1].end if gone else start)
+    assert timeline.seq == 3 + len(gone)
     assert timeline.index_at(timeline.start) == 0
     for record in gone:
         if record.begin != timeline.start:

@@ -164,6 +164,19 @@ requests = st.one_of(
 )
 sessions = st.lists(requests, max_size=6).map(b"".join)
 
+
+def alike(name: bytes, payload: bytes, spelled: bytes) -> bytes:
+    """An APPEND that begins as its neighbours do; `spelled` stands in front of its record's length."""
+    whole = request(b"APPEND", name, [], [payload])
+    return whole.replace(b"*1\r\n$", b"*1\r\n$" + spelled, 1)
+
+
+lengths = st.sampled_from([b""] * 9 + [b"0", b"00", b"+", b" ", b"-", b"9999999999", b"\xb2"])
+too_long = st.just(b"x" * (LIMITS.record_bytes_max + 1))
+repeats = st.lists(
+    st.builds(alike, st.sampled_from([b"s", b"s", b"t"]), payloads | too_long, lengths), max_size=8
+).map(b"".join)
+
 TOKENS = [
     *(b"*0\r\n", b"*1\r\n", b"*2\r\n", b"*3\r\n", b"*4\r\n", b"$1\r\n", b"$2\r\n", b"$4\r\n", b"$5\r\n", b"$6\r\n"),
     *(b"CREATE\r\n", b"APPEND\r\n", b"READ\r\n", b"TRIM\r\n", b"DELETE\r\n", b"COUNT\r\n", b"MIN_ID\r\n", b"ID\r\n"),
@@ -176,7 +189,7 @@ soups = st.lists(st.sampled_from(TOKENS), max_size=30).map(b"".join)
 @st.composite
 def damaged(draw: st.DrawFn) -> bytes:
     """A session with some stretches of bytes replaced, doubled or lost."""
-    data = draw(sessions)
+    data = draw(sessions | repeats)
     for _ in range(draw(st.integers(1, 3))):
         start = draw(st.integers(0, len(data)))
         end = min(len(data), start + draw(st.integers(0, 4)))
@@ -185,7 +198,7 @@ def damaged(draw: st.DrawFn) -> bytes:
     return data
 
 
-inputs = st.one_of(sessions, damaged(), soups, st.binary(max_size=200))
+inputs = st.one_of(sessions, repeats, damaged(), soups, st.binary(max_size=200))
 
 
 def chunks(data: bytes, cuts: list[int]) -> list[bytes]:
@@ -209,6 +222,8 @@ cuts = st.lists(st.integers(0, 5000), max_size=12)
 @example(b"*3\n$6\nCREATE\n$1\ns\n*0\n", [7])
 @example(b"*1\r\n" * 1_000_000, [1, 2, 3])
 @example(b"*3\r\n" * 1_000_000, [5])
+@example(alike(b"s", b"hello", b"") + alike(b"s", b"hello", b"0"), [])
+@example(alike(b"s", b"hello", b"") + alike(b"s", b"h" * 81, b""), [])
 def test_any_bytes_in_any_chunking_mean_the_same_to_either_way(data, cuts):
     whole = Parser(LIMITS).feed(data)
     for kind in (Parser, StrictParser):

@@ -135,7 +135,8 @@ def test_a_stream_whose_records_are_seen_before_its_creation_is_durable_is_linke
     in_a_loop(work)
 
 
-def test_one_attempt_at_a_time_and_a_wake_made_meanwhile_is_delivered_after_it() -> None:
+@pytest.mark.parametrize("durable_first", [True, False])
+def test_one_attempt_at_a_time_and_a_wake_made_meanwhile_is_delivered_after_it(durable_first: bool) -> None:
     async def work() -> None:
         desk = Desk()
         await desk.subscribe("sub")
@@ -159,10 +160,12 @@ def test_one_attempt_at_a_time_and_a_wake_made_meanwhile_is_delivered_after_it()
         desk.append("events/a")
         await desk.sync()
         acking = desk.start(desk.manager.acknowledge("sub", bearer, [("events/a", 3)], True))
-        await desk.turn()
+        await (desk.sync() if durable_first else desk.turn())
+        assert len(desk.client.posts) == 1
         gate.set()
         await desk.turn()
-        assert (running, len(desk.client.posts)) == ([], 1)  # the next wake is decided and not durable
+        if not durable_first:
+            assert (running, len(desk.client.posts)) == ([], 1)  # the next wake is decided and not durable
         await desk.sync()
         assert await acking is True
         assert [post.body["generation"] for post in desk.client.posts] == [1, 2]

@@ -2,9 +2,11 @@
 
 Owns the schema and its transactions. Never decides what is written when: checkpoints hand it rows and a position.
 
-    streams(key, sid, deadline_ms, row)   row: msgpack of StreamRow; keys sort bytewise: a listing is a range
-    extents(sid, start, end, row)   where settled records are in the lake
-    files(name)                     files of the lake
+    streams(key, sid, deadline_ms, aging, row)
+                              row: msgpack of StreamRow; keys sort bytewise: a listing is a range
+                              aging: 1 when an age policy may have to let go of settled records, else null
+    extents(sid, start, end, file, rows, row)   where settled records are in the lake; rows: how many
+    files(id, name, dead_ms)  files of the lake; dead_ms: when gc found that no extent is left (see ledger.py)
     buckets(name, row)
     things(domain, name, row) state beside the streams; each domain knows its own rows
     meta(name, value)         position, next_sid, format
@@ -24,16 +26,18 @@ from headwater.model.extents import Extent
 from headwater.model.row import BucketRow, StreamRow
 from headwater.world import Change
 
-FORMAT = 1
+FORMAT = 2
 
 _SCHEMA = """
 create table if not exists streams (
-    key text primary key, sid integer not null unique, deadline_ms integer, row blob not null
+    key text primary key, sid integer not null unique, deadline_ms integer, aging integer, row blob not null
 ) without rowid;
 create index if not exists deadlines on streams (deadline_ms) where deadline_ms is not null;
-create table if not exists extents (sid integer, start integer, end integer not null, row blob not null,
-    primary key (sid, start)) without rowid;
-create table if not exists files (name text primary key) without rowid;
+create index if not exists aging on streams (aging) where aging is not null;
+create table if not exists extents (sid integer, start integer, end integer not null, file integer not null,
+    rows integer not null, row blob not null, primary key (sid, start)) without rowid;
+create index if not exists extents_of_files on extents (file, rows);
+create table if not exists files (id integer primary key, name text not null unique, dead_ms integer);
 create table if not exists buckets (name text primary key, row blob not null) without rowid;
 create table if not exists things (
     domain text, name text, row blob not null, primary key (domain, name)
@@ -108,15 +112,21 @@ class SqliteCatalog:
         with self._writer as db:
             db.executemany("delete from streams where key = ? and sid = ?", change.gone)
             db.executemany(
-                "insert into streams (key, sid, deadline_ms, row) values (?, ?, ?, ?) on conflict (key) do update"
-                " set sid = excluded.sid, deadline_ms = excluded.deadline_ms, row = excluded.row",
-                ((row.key, row.sid, row.deadline_ms, _encode(row)) for row in change.rows),
+                "insert into streams (key, sid, deadline_ms, aging, row) values (?, ?, ?, ?, ?) on conflict (key) do"
+                " update set sid = excluded.sid, deadline_ms = excluded.deadline_ms, aging = excluded.aging,"
+                " row = excluded.row",
+                ((row.key, row.sid, row.deadline_ms, 1 if row.aging else None, _encode(row)) for row in change.rows),
             )
+            files = dict.fromkeys([*change.files, *(extent.file for extent in change.extents)])
+            db.executemany("insert or ignore into files (name) values (?)", ((name,) for name in files))
+            ids = {name: db.execute("select id from files where name = ?", (name,)).fetchone()[0] for name in files}
             db.executemany(
-                "insert or replace into extents (sid, start, end, row) values (?, ?, ?, ?)",
-                ((extent.sid, extent.start, extent.end, _encode(extent)) for extent in change.extents),
+                "insert or replace into extents (sid, start, end, file, rows, row) values (?, ?, ?, ?, ?, ?)",
+                (
+                    (extent.sid, extent.start, extent.end, ids[extent.file], extent.row_count, _encode(extent))
+                    for extent in change.extents
+                ),
             )
-            db.executemany("insert or ignore into files (name) values (?)", ((name,) for name in change.files))
             db.executemany("delete from extents where sid = ? and end <= ?", change.cuts)
             db.executemany("delete from extents where sid = ?", ((sid,) for _, sid in change.gone))
             db.executemany(

@@ -28,6 +28,8 @@ PENDING_MAX = 1_000
 """Reads waiting for the pool; more are answered 503."""
 EXTENTS_MAX = 256
 """Extents one read looks at: it answers with what they hold and the client comes back for the rest."""
+FOLLOWING_BYTES = 16 << 20
+"""What one step of a search for a fork's sub-offset reads."""
 
 Done = Callable[[Slice | Failure], None]
 T = TypeVar("T")
@@ -81,7 +83,8 @@ class Reads:
                 more = plan(stream, end, left) if left > 0 and end < stream.visible else None
             except Failure:
                 more = None  # trimmed or closed meanwhile: what was read is still right
-            if isinstance(more, Slice) and more.payloads and len(payloads) + len(more.payloads) > 0:
+            # A plan's first record comes whatever its size: here it is not the first, and has to fit.
+            if isinstance(more, Slice) and more.end - cold.offset <= cold.bytes_max:
                 payloads, end = payloads + more.payloads, more.end
             done(shown(stream, payloads, cold.offset, end))
 
@@ -90,25 +93,60 @@ class Reads:
     def resolve(self, cold: forks.ColdOffset, key: str, command: Command, waiter: Waiter) -> None:
         """Looks up what a command needs to know about a cold offset, then submits it again with the answer."""
         lake = self.lake()
-        stream, offset = cold.stream, cold.offset
-        wanted = 0
-        if isinstance(command, Create) and command.fork is not None:
-            wanted = command.fork.sub
-        held_by = forks.holder(stream, offset)
-        extents = self._group.shelf.extents(held_by.sid, offset - 1 if offset else 0, EXTENTS_MAX)
+        fork = command.fork if isinstance(command, Create) else None
+        about = key if fork is None else fork.source
+        stream = self._group.shelf.find(about)
+        if stream is None:
+            raise RuntimeError(f"the stream {about} is cold and not there")
+        offset = cold.offset
+        extents = self._group.shelf.extents(forks.holder(stream, offset).sid, max(0, offset - 1), 2)
+        wanted = 0 if fork is None else fork.sub if stream.is_json else min(fork.sub, 1)
 
-        def look() -> tuple[int, list[bytes]]:
-            return _locate(lake, extents, held_by, offset, wanted)
+        def look() -> int:
+            return _seq_at(lake, extents, offset)
 
-        def finish(result: tuple[int, list[bytes]] | Failure) -> None:
+        def counted(seq: int | Failure) -> None:
+            if isinstance(seq, Failure):
+                waiter.resolve(seq)
+            else:
+                self._following(stream, offset, wanted, [], lambda following: submit(seq, following))
+
+        def submit(seq: int, following: list[bytes] | Failure) -> None:
             try:
-                if isinstance(result, Failure):
-                    raise result
-                self._group.submit(key, _with(command, stream, offset, *result), waiter)
+                if isinstance(following, Failure):
+                    raise following
+                # Of another stream that took the name meanwhile the answer says nothing: then the command asks anew.
+                same = self._group.shelf.find(about)
+                again = same is None or same.sid != stream.sid
+                self._group.submit(key, command if again else _with(command, stream, offset, seq, following), waiter)
             except Failure as failure:
                 waiter.resolve(failure)
 
-        self.run(look, finish)
+        self.run(look, counted)
+
+    def _following(
+        self,
+        stream: LiveStream,
+        offset: int,
+        wanted: int,
+        found: list[bytes],
+        done: Callable[[list[bytes] | Failure], None],
+    ) -> None:
+        """Calls `done` with the first `wanted` messages behind `offset`, or with fewer when there are no more."""
+        if len(found) >= wanted or offset >= stream.visible:
+            done(found)
+            return
+
+        def more(part: Slice | Failure) -> None:
+            if isinstance(part, Failure):
+                done(part)
+            else:
+                self._following(stream, part.end, wanted, found + part.payloads, done)
+
+        try:
+            self.read(stream, offset, FOLLOWING_BYTES, more)
+        except Failure as failure:
+            done(failure)
 
     def lake(self) -> Lake:
         if self._lake is None:
@@ -133,6 +171,9 @@ class Reads:
                 result = Overloaded(f"the lake does not answer ({error})")
             except Failure as failure:
                 result = failure
+            except Exception as error:
+                # Whatever it is (a file that is gone, a row group that cannot be decoded): whoever waits is told.
+                result = Overloaded(f"the lake cannot be read: {error!r}")
             try:
                 self._loop.call_soon_threadsafe(done, result)
             except RuntimeError:
@@ -154,16 +195,22 @@ def _gather(lake: Lake, extents: list[Extent], cold: Cold) -> tuple[list[bytes],
             break
         found = lake.read(extent, at, max(until, at + 1))
         if found.start != at:
-            raise BadQuery("offset", "it lies inside a message; use an offset returned by this server")
+            raise _inside()
         count = _fitting(found, cold.offset + cold.bytes_max, cold.until, bool(payloads))
         payloads += found.payloads[:count]
         if count:
             at = found.ends[count - 1]
-        if count < len(found.payloads):
-            break
+        if at < extent.end:
+            break  # the rest of it does not fit
     if not payloads:
+        if extents and extents[0].start < at:
+            raise _inside()  # it lies inside the last record that the lake holds
         raise Overloaded("the lake does not hold what the catalog says")
     return payloads, at
+
+
+def _inside() -> BadQuery:
+    return BadQuery("offset", "it lies inside a message; use an offset returned by this server")
 
 
 def _fitting(found: Records, bytes_end: int, until: int, have_some: bool) -> int:
@@ -176,30 +223,16 @@ def _fitting(found: Records, bytes_end: int, until: int, have_some: bool) -> int
     return count
 
 
-def _locate(
-    lake: Lake, extents: list[Extent], held_by: Stream, offset: int, wanted: int
-) -> tuple[int, list[bytes]]:
-    """How many records lie before `offset`, and the `wanted` payloads behind it (memory's included)."""
-    seq: int | None = None
-    following: list[bytes] = []
+def _seq_at(lake: Lake, extents: list[Extent], offset: int) -> int:
+    """How many records lie before `offset`, by the extents around it. Raises BadQuery inside a record."""
     for extent in extents:
-        if extent.start > offset:
-            break
-        if extent.end < offset:
-            continue
-        before = lake.read(extent, extent.start, offset)
-        if extent.start == offset or (before.ends and before.ends[-1] == offset):
-            seq = extent.seq_start + len(before.payloads)
-        break
-    if seq is None:
-        raise BadQuery("offset", "it lies inside a message")
-    for extent in extents:
-        if len(following) >= wanted:
-            break
-        if extent.end > offset:
-            following += lake.read(extent, max(offset, extent.start), extent.end).payloads
-    following += held_by.timeline.payloads[: max(0, wanted - len(following))]
-    return seq, following[:wanted]
+        if extent.start == offset:
+            return extent.seq_start
+        if extent.start < offset <= extent.end:
+            before = lake.read(extent, extent.start, offset)
+            if before.ends and before.ends[-1] == offset:
+                return extent.seq_start + len(before.payloads)
+    raise BadQuery("offset", "it lies inside a message")
 
 
 def _with(command: Command, stream: Stream, offset: int, seq: int, following: list[bytes]) -> Command:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from headwater.engine.group import Group
 from headwater.engine.live import UNBORN, LiveStream
+from headwater.errors import TokenGone
 
 
 class Batch(NamedTuple):
@@ -41,8 +42,13 @@ class Feed:
         group.observers.append(self)
 
     def include(self, streams: Iterator[LiveStream]) -> None:
-        """Streams that may hold records from before this feed began to listen."""
+        """Streams that may hold records from before this feed began to listen.
+
+        Raises TokenGone when some of those are in the lake already, where positions are not looked up.
+        """
         for stream in streams:
+            if stream.cold_position > self.position:
+                raise TokenGone(stream.key)
             if stream.position > self.position:
                 self._grown[stream.sid] = stream
 

@@ -43,7 +43,8 @@ class Flusher:
         self._task: asyncio.Task[None] | None = None
         self._lock = asyncio.Lock()
         self._retry_s = 0.0
-        self._reconciled = False
+        self._doubt = True
+        """The table may hold a file that the log does not know."""
         self._last_s = asyncio.get_running_loop().time()
         self.failure: str | None = None
         self.flushes_count = 0
@@ -53,8 +54,10 @@ class Flusher:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
+        """A flush under way ends first: what the table has taken is logged, and no thread outlives the node's lock."""
         if self._task is not None:
-            self._task.cancel()
+            async with self._lock:
+                self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self) -> None:
@@ -63,18 +66,23 @@ class Flusher:
             await asyncio.sleep(self._retry_s or LOOK_S)
             shelf = self._group.shelf
             aged = shelf.holding and loop.time() - self._last_s >= self._interval_s
-            if shelf.hot_bytes < self._flush_bytes and not aged:
+            if shelf.hot_bytes < self._flush_bytes and not aged and self.failure is None:
                 continue
             try:
                 while await self.flush() and shelf.hot_bytes >= self._flush_bytes:
                     pass
-                self.failure, self._retry_s = None, 0.0
             except BlobsUnavailable as error:
-                # Nothing is lost: everything is still in memory and log. Appends are refused above the ceiling.
-                if self.failure is None:
-                    self._report(str(error))
-                self.failure = f"the lake takes nothing: {error}"
-                self._retry_s = min(RETRY_S_MAX, max(0.5, self._retry_s * 2))
+                self._failed(str(error))
+            except Exception as error:
+                # Not foreseen, so it may not pass by itself; but whoever stops trying fills the memory in silence.
+                self._failed(repr(error))
+
+    def _failed(self, why: str) -> None:
+        """Nothing is lost: everything is still in memory and log. Appends are refused above the ceiling."""
+        if self.failure is None:
+            self._report(why)
+        self.failure = f"the lake takes nothing: {why}"
+        self._retry_s = min(RETRY_S_MAX, max(0.5, self._retry_s * 2))
 
     def lag_s(self) -> float:
         """How long ago memory held nothing that the lake does not."""
@@ -89,20 +97,36 @@ class Flusher:
             runs, streams, size = await self._collect()
             if not runs:
                 self._last_s = asyncio.get_running_loop().time()
+                self.failure, self._retry_s = None, 0.0
                 return 0
-            if not self._reconciled:
-                # A crash may have come between the table's commit and the log's word of it: those records settle
-                # again now, so the file that the log does not know has to leave the table first.
-                known = group.catalog.files() | set(group.shelf.new_files)
-                await asyncio.to_thread(self._lake.reconcile, known)
-                self._reconciled = True
+            # A crash, or a store that did not answer, may have come between the table's commit and the log's word of
+            # it: those records settle again now, so a file that the log does not know has to leave the table first.
+            doubt, self._doubt = self._doubt, True
+            if doubt:
+                await self._reconcile()
             file, extents = await asyncio.to_thread(self._lake.settle, runs, 0)
             group.settle(file, extents, streams)
+            if doubt:
+                # A commit that was still on its way has either come before ours or found its version taken.
+                await self._reconcile()
+            self._doubt = False
+            self.failure, self._retry_s = None, 0.0
             self.flushes_count += 1
             self.flushed_bytes += size
             if size < self._file_bytes_max:
                 self._last_s = asyncio.get_running_loop().time()
             return size
+
+    async def finished(self) -> None:
+        """Returns when no flush that was under way at the call is any more: what it stored is logged, or an orphan."""
+        async with self._lock:
+            pass
+
+    async def _reconcile(self) -> None:
+        group = self._group
+        if group.log.failure is None:
+            known = group.catalog.files() | set(group.shelf.new_files)
+            await asyncio.to_thread(self._lake.reconcile, known)
 
     async def flush_all(self) -> int:
         """Settles everything that is synced when it is called; returns how many bytes that were."""

@@ -16,10 +16,10 @@ from collections.abc import Callable
 from typing import Protocol
 
 from headwater.engine.live import UNBORN, Domain, Follower, LiveStream, Observer
+from headwater.engine.policies import Policies
 from headwater.engine.shelf import Shelf, held_bytes
 from headwater.errors import Failure, LogUnavailable, Overloaded, StreamNotFound, StreamSoftDeleted
 from headwater.model import buckets as bucket_rules
-from headwater.model import retention
 from headwater.model.commands import BucketCommand, Command, Create
 from headwater.model.events import (
     Appended,
@@ -87,6 +87,7 @@ class Group:
         """Keys whose creation or deletion is not durable yet, with its position: readers wait for it."""
         self._policed: dict[int, LiveStream] = {}
         """Streams with a retention policy that grew since it was last applied."""
+        self._policies = Policies(self.shelf)
 
     @property
     def observer(self) -> Observer | None:
@@ -118,6 +119,11 @@ class Group:
         except Failure as failure:
             self._answer(waiter, failure, stream)
             return
+        except ColdOffset as cold:
+            if self.resolve_cold is None:
+                raise
+            self.resolve_cold(cold, key, command, waiter)
+            return
         if type(event) is Appended and stream is not None:
             self._append(stream, event, waiter)
         elif type(event) is Unchanged:
@@ -130,6 +136,8 @@ class Group:
             position = self.log.add(event, True)
             stream = self.shelf.create(event, position, source)
             stream.visible = UNBORN
+            if stream.retention is not None:
+                self.police(stream)
             self._settle_later(stream.key, position, waiter, event, stream)
         elif type(event) is Deleted and stream is not None:
             self._delete(stream, event, waiter)
@@ -464,13 +472,14 @@ class Group:
             return
         now_ms = self.clock.now_ms()
         for sid, stream in list(self._policed.items()):
-            offset = retention.cut(stream, stream.visible, now_ms)
-            if offset is not None:
-                seq = stream.timeline.seq + stream.timeline.index_until(offset)
-                self._let_go(stream, Trimmed(sid, offset, seq, now_ms), None)
+            found = self._policies.cut(stream, now_ms) if self.shelf.streams.get(stream.key) is stream else None
+            if found is not None:
+                self._let_go(stream, Trimmed(sid, *found, now_ms), None)
+                continue  # there may be more: it is looked at again
             policy = stream.retention
             if policy is None or policy.age_ms is None or not stream.timeline.payloads:
                 del self._policed[sid]
+                self._policies.forget(sid)
 
     def lake_position(self) -> int:
         """Everything at or below this log position is in the lake, deleted, or no record at all."""

@@ -121,6 +121,7 @@ class Shelf:
             if position > parent.position:
                 parent.children -= 1
                 self._changed(parent, position)
+                self.cut(parent)  # what it let go of while the fork needed it goes now
             if parent.children or not parent.soft_deleted:
                 break
             self._discard(parent)
@@ -190,6 +191,8 @@ class Shelf:
             self.dirty[stream.sid] = stream
             if freed:
                 self.released(stream, freed)
+        if extent.start < stream.earliest:
+            self.cut(stream)  # trimmed while it was on its way, or while a fork needed it
 
     def cut(self, stream: LiveStream) -> None:
         """The stream's earliest offset moved; extents before it go with the next checkpoint, unless forks need them."""

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import xxhash
 
-from headwater.lake.store import Data
+from headwater.lake.store import Data, StoreRefused
 
 T = TypeVar("T")
 
@@ -93,7 +93,8 @@ class DiskCache:
         <directory>/<xxh3-128 of key, start and length>    xxh3-64 of the bytes | the bytes
 
     Nothing is synced and nothing must last: a file that a crash left torn fails its checksum and is fetched again.
-    The directory belongs to one process; what lies there from an earlier one is taken over, oldest first.
+    The directory belongs to one process; what lies there from an earlier one is taken over, oldest first. Raises
+    StoreRefused when it cannot be used.
     """
 
     def __init__(self, directory: str | os.PathLike[str], bytes_max: int) -> None:
@@ -102,14 +103,17 @@ class DiskCache:
         self._directory = Path(directory)
         self._sizes: OrderedDict[str, int] = OrderedDict()
         self._lock = threading.Lock()
-        self._directory.mkdir(parents=True, exist_ok=True)
         found = []
-        for path in self._directory.iterdir():
-            if path.suffix == ".tmp":
-                path.unlink(missing_ok=True)
-            elif path.is_file():
-                status = path.stat()
-                found.append((status.st_mtime_ns, path.name, status.st_size))
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            for path in self._directory.iterdir():
+                if path.suffix == ".tmp":
+                    path.unlink(missing_ok=True)
+                elif path.is_file():
+                    status = path.stat()
+                    found.append((status.st_mtime_ns, path.name, status.st_size))
+        except OSError as error:
+            raise StoreRefused(f"the cache cannot use {directory}: {error.strerror}; name another directory") from error
         for _, name, size in sorted(found):
             self._sizes[name] = size
             self.bytes += size
@@ -149,20 +153,19 @@ class DiskCache:
         temporary = self._directory / f"{secrets.token_hex(8)}.tmp"
         try:
             with open(temporary, "xb", buffering=0) as file:
-                os.writev(file.fileno(), [xxhash.xxh3_64_digest(data), data])
-            if temporary.stat().st_size != size:
+                written = os.writev(file.fileno(), [xxhash.xxh3_64_digest(data), data])
+            if written != size:
                 raise OSError("a short write")
-            temporary.rename(self._directory / name)
+            with self._lock:  # name and account change together: another thread may drop this very name
+                temporary.rename(self._directory / name)
+                self.bytes += size - self._sizes.pop(name, 0)
+                self._sizes[name] = size
+                self._shrink()
         except OSError:
             try:
                 temporary.unlink()
             except OSError:
                 pass  # swept at the next start
-            return
-        with self._lock:
-            self.bytes += size - self._sizes.pop(name, 0)
-            self._sizes[name] = size
-            self._shrink()
 
     def _shrink(self) -> None:
         while self.bytes > self.bytes_max:

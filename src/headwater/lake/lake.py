@@ -7,13 +7,13 @@ when: the engine does, in worker threads. The table is opened on first use: a no
 from __future__ import annotations
 
 import threading
-from bisect import bisect_right
+from bisect import bisect_left
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from headwater.lake.store import ObjectMissing, ObjectStore, StoreError
 from headwater.model.extents import Extent, Records, Run
-from headwater.world import BlobsUnavailable, Clock, Rng
+from headwater.world import BlobsUnavailable, Clock, LakeLedger, Pending, Rng, Swept
 
 if TYPE_CHECKING:
     from headwater.lake.reader import Reader
@@ -76,13 +76,13 @@ class DeltaLake:
         reader = self._reading()
 
         def read() -> Records:
-            found = reader.records(extent, start, min(end, extent.end))
-            if not found.payloads and start < min(end, extent.end):
+            limit = min(end, extent.end)
+            found = reader.records(extent, start, limit)
+            keep = len(found.payloads)
+            if (found.ends[-1] if keep else start) < limit:
                 # A record that begins in the range but ends behind it counts too.
                 found = reader.records(extent, start, extent.end)
-                keep = max(1, bisect_right(found.ends, end))
-            else:
-                keep = len(found.payloads)
+                keep = bisect_left(found.ends, limit) + 1 if found.start < limit else 0
             return Records(
                 found.start,
                 extent.seq_start + found.index,
@@ -93,6 +93,29 @@ class DeltaLake:
             )
 
         return _translated(read)
+
+    def sweep(
+        self, ledger: LakeLedger, pending: Callable[[], Pending], grace_ms: int, check: Callable[[], None]
+    ) -> Swept:
+        from headwater.lake import gc
+
+        def committed() -> dict[str, int]:
+            return {path: info.modified_ms for path, info in self._opened().files().items()}
+
+        def leave_table(paths: list[str]) -> None:
+            self._opened().commit([], paths, self._clock.now_ms())
+
+        def run() -> Swept:
+            now_ms = self._clock.now_ms()
+            listing = gc.survey(self._store, committed, now_ms - grace_ms, check)
+            chosen = gc.plan(listing, ledger, pending(), now_ms - grace_ms, check)
+            done = gc.carry_out(chosen, self._store, leave_table, ledger, now_ms, check)
+            if self._reader is not None:
+                for path in chosen.dead:
+                    self._reader.forget(path)
+            return done
+
+        return _translated(run)
 
     def _opened(self) -> Table:
         with self._lock:

@@ -263,6 +263,8 @@ class S3Store:
     def explain(self, error: Exception) -> StoreError | None:
         if isinstance(error, StoreError):
             return error
+        if _status(error) == 412:
+            return None  # somebody was quicker, which is not the store's fault
         if not isinstance(error, OSError | BaseError) and _status(error) is None and "S3 error" not in str(error):
             return None
         return self._failure(error, "cannot work")

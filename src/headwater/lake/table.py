@@ -124,7 +124,7 @@ class LakeTable:
                     if attempt:
                         self._back_off(attempt)
                     if attempt or removes:
-                        self._table.update_incremental()
+                        self._refresh(anew=outages_count > 0)
                     version = self._try(adds, removes, now_ms, data_change)
                     self._settle(version)
                     self._tidy()
@@ -134,7 +134,7 @@ class LakeTable:
                         continue  # another commit took the version
                     failure = self._meaning(error)
                     outages_count += 1
-                    if outages_count == OUTAGES_MAX or not isinstance(failure, StoreUnavailable):
+                    if outages_count == OUTAGES_MAX or isinstance(failure, StoreRefused):
                         raise failure from error
             raise StoreUnavailable(f"{self._store.uri}: {ATTEMPTS_MAX} commits in a row were lost to others")
 
@@ -150,14 +150,14 @@ class LakeTable:
 
     def contains(self, paths: Iterable[str]) -> set[str]:
         with self._lock:
-            self._attempting(self._table.update_incremental)
-            return self._present(list(paths))
+            self._attempting(self._refresh)
+            return set(self._present(list(paths)))
 
     def tidy(self) -> None:
         """Writes a checkpoint now and drops log files older than their keeping. Raises what the store raises."""
         with self._lock:
-            self._attempting(self._table.update_incremental)
-            self._checkpoint()
+            self._attempting(self._refresh)
+            self._attempting(self._checkpoint)
 
     # ---- committing ---------------------------------------------------------------------------------------------
 
@@ -172,7 +172,7 @@ class LakeTable:
         actions: list[AddAction | RemoveAction] = [
             AddAction(file.path, file.size_bytes, {}, now_ms, data_change, file.statistics) for file in adds
         ]
-        actions += [RemoveAction(path, data_change, now_ms, partition_values={}) for path in removes]
+        actions += [RemoveAction(path, data_change, now_ms, present[path], {}) for path in removes]
         version = self._table.version() + 1
         self._table.create_write_transaction(
             actions,
@@ -199,14 +199,26 @@ class LakeTable:
 
     # ---- looking ------------------------------------------------------------------------------------------------
 
-    def _present(self, paths: list[str]) -> set[str]:
-        listed = pa.table(self._table.get_add_actions())["path"]
-        wanted = pa.array(paths, pa.string())
-        return set(wanted.filter(pc.is_in(wanted, value_set=listed.combine_chunks())).to_pylist())
+    def _refresh(self, anew: bool = False) -> None:
+        """Looks at the newest version. Others may have cleaned away the commits that lead there: then opens anew."""
+        if not anew:
+            try:
+                self._table.update_incremental()
+                return
+            except DeltaError as error:
+                if self._store.explain(error) is not None:
+                    raise
+        self._reopen()
+
+    def _present(self, paths: list[str]) -> dict[str, int]:
+        """Those of the paths that the version at hand holds, with their sizes."""
+        listed = pa.table(self._table.get_add_actions())
+        found = listed.filter(pc.is_in(listed["path"], value_set=pa.array(paths, pa.string())))
+        return dict(zip(found["path"].to_pylist(), found["size_bytes"].to_pylist(), strict=True))
 
     def _listed(self) -> pa.Table:
         with self._lock:
-            self._attempting(self._table.update_incremental)
+            self._attempting(self._refresh)
             return pa.table(self._table.get_add_actions(flatten=True))
 
     # ---- keeping the log short ----------------------------------------------------------------------------------
@@ -262,7 +274,7 @@ class LakeTable:
             self._store.uri,
             SCHEMA,
             name="headwater",
-            description="Records of durable streams; see docs/guides for the columns.",
+            description="Records of durable streams, a row for each.",
             configuration={
                 "delta.enableDeletionVectors": "false",
                 "delta.dataSkippingStatsColumns": ",".join(PRUNED_BY),

@@ -6,8 +6,22 @@ Owns the arithmetic. Never trims: it names the offset that becomes the earliest.
 from __future__ import annotations
 
 from bisect import bisect_left
+from typing import NamedTuple
 
+from headwater.model import forks
+from headwater.model.extents import Extent
 from headwater.model.stream import Stream
+
+
+class Oldest(NamedTuple):
+    """The oldest range of settled records that a stream keeps, and what has to pass before it may go as a whole."""
+
+    earliest: int
+    """The stream's earliest offset when this was true."""
+    end: int
+    seq_end: int
+    newest_ms: int
+    """No record of it is newer than this."""
 
 
 def cut(stream: Stream, visible: int, now_ms: int) -> int | None:
@@ -34,3 +48,45 @@ def cut(stream: Stream, visible: int, now_ms: int) -> int | None:
         return None
     offset = timeline.ends[min(keep, shown) - 1]
     return offset if offset > stream.earliest else None
+
+
+def beyond(oldest: Oldest, stream: Stream, visible: int, now_ms: int) -> bool:
+    """True when the policy keeps nothing of a settled range. In part beyond is not beyond: it goes whole or stays."""
+    policy = stream.retention
+    if policy is None or oldest.end > visible:
+        return False
+    timeline = stream.timeline
+    shown = timeline.seq + timeline.index_until(visible) if timeline.payloads else stream.count
+    return (
+        (policy.records is not None and oldest.seq_end <= shown - policy.records)
+        or (policy.bytes is not None and oldest.end <= visible - policy.bytes)
+        or (policy.age_ms is not None and oldest.newest_ms < now_ms - policy.age_ms)
+    )
+
+
+def settled(stream: Stream, held_by: Stream, extents: list[Extent]) -> list[Oldest]:
+    """What `stream` sees of extents of `held_by` (itself or an ancestor), oldest first, cut off where it forked away."""
+    limit = forks.limit_of(stream, held_by)
+    timeline = held_by.timeline
+    # Ids grow: no record of an extent is newer than the first one behind it.
+    last_ms = timeline.ms[0] if timeline.payloads else held_by.last_ms
+    found = []
+    for index, extent in enumerate(extents):
+        if extent.start >= limit:
+            break
+        end, seq_end = extent.end, extent.seq_start + extent.row_count
+        if end > limit:
+            end, seq_end = limit, _seq_of_fork(stream, held_by)
+        newest_ms = extents[index + 1].ms if index + 1 < len(extents) else last_ms
+        found.append(Oldest(stream.earliest, end, seq_end, newest_ms))
+    return found
+
+
+def _seq_of_fork(stream: Stream, held_by: Stream) -> int:
+    """How many records lie before the point that `limit_of` names."""
+    at, seq = stream.tail, stream.count
+    while stream is not held_by and stream.parent is not None:
+        if stream.forked is not None and stream.fork_at <= at:
+            at, seq = stream.fork_at, stream.forked.seq
+        stream = stream.parent
+    return seq

@@ -71,3 +71,8 @@ class StreamRow(msgspec.Struct, frozen=True, array_like=True):
         if self.soft_deleted:
             return None
         return self.expires_ms if self.ttl_ms is None else self.touched_ms + self.ttl_ms
+
+    @property
+    def aging(self) -> bool:
+        """True when its policy may have to let go of settled records while nobody looks at the stream."""
+        return self.retention is not None and self.retention.age_ms is not None and self.cold_end > self.earliest

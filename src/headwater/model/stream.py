@@ -328,7 +328,7 @@ def _append(stream: Stream | None, command: Append, now_ms: int, limits: Limits)
     stream_seq = command.stream_seq
     if stream_seq is not None and stream.stream_seq is not None and stream_seq <= stream.stream_seq:
         raise StreamSeqConflict(stream.stream_seq, stream_seq)
-    if command.if_match is not None and command.if_match != stream.etag:
+    if command.if_match is not None and command.if_match not in (stream.etag, "*"):
         raise PreconditionFailed(stream.etag)
 
     last_ms = stream.last_ms

@@ -254,9 +254,9 @@ def release(sub: Subscription, shown: Shown, now_ms: int) -> Ended:
 
 def _fence(sub: Subscription, shown: Shown, now_ms: int) -> None:
     current = sub.wake
-    if current is None or not shown.token_holds:
+    if current is None:
         raise Fenced
-    if shown.wake_id != current.wake_id:
+    if shown.wake_id != current.wake_id or shown.generation != sub.generation:
         raise Fenced
     if sub.config.kind == PULL_WAKE and current.holder is None:
         raise Fenced

@@ -27,7 +27,7 @@ from headwater.engine.feed import Batch, Feed
 from headwater.engine.group import Group
 from headwater.engine.listing import keys_below
 from headwater.engine.live import LiveStream
-from headwater.errors import BadQuery, Failure, MethodNotAllowed
+from headwater.errors import BadQuery, Failure, MethodNotAllowed, NoSuchRoute
 from headwater.model.names import DEFAULT_BUCKET
 
 STREAMS_MAX = 1_000
@@ -42,6 +42,8 @@ class Tails:
 
     def handle(self, exchange: Exchange, rest: bytes, query: bytes) -> None:
         request = exchange.request
+        if rest:
+            raise NoSuchRoute
         if request.method != b"GET":
             raise MethodNotAllowed("GET, OPTIONS")
         if request.version != "1.1":
@@ -100,9 +102,10 @@ class Tails:
         """Streams of a prefix that changed behind `position`; the others are not even loaded."""
         for key in keys_below(self._group.shelf, start, position):
             try:
-                yield self._group.find(key, touch=False)
+                stream = self._group.find(key, touch=False)
             except Failure:
                 continue
+            yield stream
 
 
 def _starts_with(start: str) -> Callable[[str], bool]:
@@ -131,7 +134,11 @@ class _Tail:
         self._ends_s = now_s + lifetime_s
         self._over = False
         self._feed = Feed(group, position, matches, self.drained)
-        self._feed.include(streams)
+        try:
+            self._feed.include(streams)
+        except Failure:
+            self._feed.close()
+            raise
         owner.open_count += 1
         exchange.connection.stream(self)
         headers = [

@@ -47,6 +47,8 @@ _APPEND_HEAD: Final = re.compile(
     rb"\*4\r\n\$6\r\n(?i:APPEND)\r\n\$([1-9][0-9]{0,8})\r\n([^\r]+)\r\n\*0\r\n"
     rb"\*([1-9][0-9]{0,8})\r\n\$([1-9][0-9]{0,8})\r\n"
 )
+_DIGITS_MAX: Final = 9
+_ZERO: Final = ord("0")
 _BATCH_RECORDS_MIN: Final = 8  # below it one by one is as quick
 _BATCH_FIRST_BYTES_MAX: Final = 1024
 _LINE_OF_SIZE: Final = {size: b"$%d" % size for size in range(1, 2 * _BATCH_FIRST_BYTES_MAX)}
@@ -100,7 +102,19 @@ class Parser:
     judged when its line is complete, before the first of its bytes is awaited. Call `close` when done.
     """
 
-    __slots__ = ("_buf", "_held_bytes", "_limits", "_need_bytes", "_out", "_pending", "_pos", "_reading")
+    __slots__ = (
+        "_between",
+        "_buf",
+        "_head",
+        "_head_name",
+        "_held_bytes",
+        "_limits",
+        "_need_bytes",
+        "_out",
+        "_pending",
+        "_pos",
+        "_reading",
+    )
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -112,6 +126,10 @@ class Parser:
         self._pending = bytearray()
         self._need_bytes = 0  # with fewer pending bytes than this another look cannot help
         self._held_bytes = 0  # values of the unfinished command
+        # The last APPEND of one record, up to the length of that record: the next one mostly begins in the same way.
+        self._head = b""
+        self._head_name = b""
+        self._between = False  # no command is begun
         self._reading: _Reading[None] | None = self._commands()
 
     @property
@@ -131,6 +149,11 @@ class Parser:
             self._pending = bytearray()
         out: list[Command | Failure] = []
         self._buf, self._pos, self._out = data, 0, out
+        if self._between:
+            self._skim_alike()
+            if self._pos == len(data):
+                self._buf, self._out = b"", []
+                return out
         try:
             self._need_bytes = next(self._reading)
             if self._pos < len(data):
@@ -148,6 +171,7 @@ class Parser:
         connection until the garbage collector comes by.
         """
         self._reading = None
+        self._between = False
         self._pending = bytearray()
         self._held_bytes = 0
 
@@ -156,7 +180,9 @@ class Parser:
             self._held_bytes = 0
             # To wait here rather than inside a command lets the next one meet the quick way first.
             while self._pos == len(self._buf):
+                self._between = True
                 yield 1
+            self._between = False
             if (skimmed := self._skim()) is not None:
                 name, count = skimmed
                 records = yield from self._records(count)
@@ -189,7 +215,10 @@ class Parser:
                 and buf[end : end + 2] == _CRLF
             ):
                 out.append(Append(name, [buf[start:end]], None))
-                pos = end + 2
+                self._head, self._head_name = buf[pos : head.start(4)], name
+                self._pos = end + 2
+                self._skim_alike()
+                pos = self._pos
                 continue
             if int(count) <= limits.records_max:
                 pos = head.start(4) - 1
@@ -198,6 +227,28 @@ class Parser:
             break
         self._pos = pos
         return skimmed
+
+    def _skim_alike(self) -> None:
+        """Takes complete APPENDs of one record that begin as the last one did, byte for byte."""
+        head, name = self._head, self._head_name
+        if not head:
+            return
+        buf, pos, append = self._buf, self._pos, self._out.append
+        head_bytes = len(head)
+        record_bytes_max = min(self._limits.record_bytes_max, self._limits.append_bytes_max)
+        while buf.startswith(head, pos):
+            start = pos + head_bytes
+            digits_end = buf.find(_CRLF, start, start + _DIGITS_MAX + 2)
+            digits = buf[start:digits_end]
+            if digits_end < 0 or not digits.isdigit() or digits[0] == _ZERO:
+                break
+            start = digits_end + 2
+            end = start + int(digits)
+            if end - start > record_bytes_max or buf[end : end + 2] != _CRLF:
+                break
+            append(Append(name, [buf[start:end]], None))
+            pos = end + 2
+        self._pos = pos
 
     def _skim_records(self, records: list[bytes], count: int, room_bytes: int) -> int:
         """Takes complete records within the limits, up to `count`; returns what is left of `room_bytes`."""

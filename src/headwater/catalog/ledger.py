@@ -1,0 +1,114 @@
+"""The catalog as the lake's upkeep and `headwater lake` see it: which files live, which snapshots are meant.
+
+Owns connections of its own, so that long looks from worker threads hold up neither checkpoints nor the event loop. Never
+writes anything but the two facts that gc keeps about a file: since when it is dead, and that it is gone.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import msgspec
+
+from headwater.catalog.sqlite import FORMAT, CatalogMismatch
+from headwater.model.extents import Extent
+from headwater.model.row import StreamRow
+
+BUSY_S_MAX = 60.0
+"""How long a write waits for a checkpoint to end."""
+_decode = msgspec.msgpack.Decoder(StreamRow).decode
+_decode_extent = msgspec.msgpack.Decoder(Extent).decode
+
+
+class Ledger:
+    """Thread-safe in the sense that one call at a time may come from any thread. Raises CatalogMismatch."""
+
+    def __init__(self, path: Path, read_only: bool = False) -> None:
+        where = f"file:{quote(str(path.absolute()))}?mode={'ro' if read_only else 'rw'}"
+        self._db = sqlite3.connect(where, uri=True, check_same_thread=False, timeout=BUSY_S_MAX)
+        found = dict(self._db.execute("select name, value from meta"))
+        if found.get("format", FORMAT) != FORMAT:
+            raise CatalogMismatch(f"{path} has catalog format {found['format']}; this version reads format {FORMAT}")
+        self._db.execute("pragma synchronous = full")
+
+    def position(self) -> int:
+        found = self._db.execute("select value from meta where name = 'position'").fetchone()
+        return 0 if found is None else int(found[0])
+
+    def counts(self) -> dict[str, int]:
+        """Streams and extents. SQLite counts by walking: about 0.1 s per million, without the GIL."""
+        return {
+            "streams": self._db.execute("select count(*) from streams").fetchone()[0],
+            "extents": self._db.execute("select count(*) from extents").fetchone()[0],
+        }
+
+    def files(self) -> dict[str, int | None]:
+        """Every file of the lake that the catalog knows, and since when it is dead; None while it is not."""
+        return dict(self._db.execute("select name, dead_ms from files"))
+
+    def unused(self) -> set[str]:
+        """Files that no extent refers to. One index lookup per file, whatever the number of extents."""
+        query = "select name from files where not exists (select 1 from extents where extents.file = files.id)"
+        return {name for (name,) in self._db.execute(query)}
+
+    def live_rows(self) -> dict[str, int]:
+        """How many rows of each file extents refer to. Walks one index: about 0.1 s per million extents, no GIL."""
+        query = "select name, sum(rows) from extents join files on files.id = extents.file group by extents.file"
+        return dict(self._db.execute(query))
+
+    def snapshot(self, sid: int) -> str | None:
+        """The blob that a stream's snapshot is in."""
+        row = self._stream(sid)
+        return None if row is None or row.snapshot is None else row.snapshot.blob
+
+    def aged(self, now_ms: int) -> Iterator[str]:
+        """Keys of streams of which an age policy should let go of settled records. Cost: those with such a policy."""
+        cursor = self._db.execute("select row from streams where aging is not null")
+        for (encoded,) in cursor:
+            row = _decode(encoded)
+            if row.retention is None or row.retention.age_ms is None or row.soft_deleted:
+                continue
+            before_ms = now_ms - row.retention.age_ms
+            # The oldest extent may go when the one behind it begins before the bound, or when all of the stream does.
+            second = self._db.execute(
+                "select row from extents where sid = ? and end > ? order by start limit 1 offset 1",
+                (row.sid, row.earliest),
+            ).fetchone()
+            if row.last_ms < before_ms or (second is not None and _decode_extent(second[0]).ms < before_ms):
+                yield row.key
+
+    def streams(self) -> Iterator[StreamRow]:
+        """Every stream, in the order of sids."""
+        return (_decode(row) for (row,) in self._db.execute("select row from streams order by sid"))
+
+    def extents(self) -> Iterator[Extent]:
+        """Every extent, by stream and offset."""
+        return (_decode_extent(row) for (row,) in self._db.execute("select row from extents order by sid, start"))
+
+    def bury(self, names: Iterable[str], now_ms: int) -> None:
+        """Notes since when files are dead, also of files it did not know; what was noted before stays."""
+        with self._db as db:
+            db.executemany(
+                "insert into files (name, dead_ms) values (?, ?) on conflict (name) do update"
+                " set dead_ms = coalesce(dead_ms, excluded.dead_ms)",
+                [(name, now_ms) for name in names],
+            )
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Files are gone from the store."""
+        with self._db as db:
+            db.executemany(
+                "delete from files where name = ? and dead_ms is not null"
+                " and not exists (select 1 from extents where extents.file = files.id)",
+                [(name,) for name in names],
+            )
+
+    def close(self) -> None:
+        self._db.close()
+
+    def _stream(self, sid: int) -> StreamRow | None:
+        found = self._db.execute("select row from streams where sid = ?", (sid,)).fetchone()
+        return None if found is None else _decode(found[0])

@@ -1,0 +1,126 @@
+"""The slow upkeep of the lake: what nothing refers to is removed, and age policies reach streams nobody looks at.
+
+Owns its pace and what it asks of the event loop in between: a set of names, gathered in a few milliseconds. Never does
+the work on the loop: listing, planning and deleting happen in one worker thread, at the lake's own pace.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+from headwater.engine.flush import Flusher
+from headwater.engine.group import Group
+from headwater.world import BlobsUnavailable, Lake, LakeLedger, Pending, Swept
+
+POLICE_SLICE = 200
+DIRTY_SLICE = 5_000
+
+
+class _Stopping(Exception):
+    """The node stops: what is not done yet is the next start's."""
+
+
+class Sweeper:
+    """`failure` says why the last run did not succeed; None while they do. The node serves all the same."""
+
+    def __init__(
+        self,
+        group: Group,
+        lake: Lake,
+        ledger: LakeLedger,
+        flusher: Flusher,
+        interval_ms: int,
+        grace_ms: int,
+        report: Callable[[str], None],
+    ) -> None:
+        self._group = group
+        self._lake = lake
+        self._ledger = ledger
+        self._flusher = flusher
+        self._interval_s = interval_ms / 1000
+        self._grace_ms = grace_ms
+        self._report = report
+        self._task: asyncio.Task[None] | None = None
+        self._sweeping: asyncio.Task[Swept] | None = None
+        self._lock = asyncio.Lock()
+        self._stopping = threading.Event()
+        self.failure: str | None = None
+        self.runs_count = 0
+        self.files_deleted_count = 0
+        self.bytes_deleted = 0
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        """Ends the run under way at its next step and waits for its thread."""
+        self._stopping.set()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        if self._sweeping is not None:
+            await asyncio.gather(self._sweeping, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self._interval_s)
+            try:
+                # Shielded: the thread goes on whatever becomes of this task, and `stop` waits for it.
+                self._sweeping = asyncio.get_running_loop().create_task(self.sweep())
+                await asyncio.shield(self._sweeping)
+                self.failure = None
+            except _Stopping:
+                return
+            except BlobsUnavailable as error:
+                self.failure = str(error)
+                self._report(f"gc of the lake ends early: {error}")
+            except Exception as error:
+                self.failure = str(error)
+                self._report(f"gc of the lake failed: {error}")
+
+    async def sweep(self) -> Swept:
+        """One run. Raises BlobsUnavailable; what was not reached is the next run's."""
+        async with self._lock:
+            loop = asyncio.get_running_loop()
+
+            def pending() -> Pending:
+                return asyncio.run_coroutine_threadsafe(self._pending(), loop).result()
+
+            await self._police()
+            swept = await asyncio.to_thread(self._lake.sweep, self._ledger, pending, self._grace_ms, self._check)
+            self.runs_count += 1
+            self.files_deleted_count += swept.files_deleted + swept.orphans_deleted
+            self.bytes_deleted += swept.bytes_deleted
+            return swept
+
+    def _check(self) -> None:
+        if self._stopping.is_set():
+            raise _Stopping
+
+    async def _pending(self) -> Pending:
+        await self._flusher.finished()
+        shelf = self._group.shelf
+        # Copies, taken together: a checkpoint may move streams from one to the other, then to the catalog.
+        streams = [*shelf.dirty.values(), *shelf.capturing.values()]
+        files = set(shelf.new_files)
+        blobs: set[str] = set()
+        for at in range(0, len(streams), DIRTY_SLICE):
+            some = streams[at : at + DIRTY_SLICE]
+            blobs.update(stream.snapshot.blob for stream in some if stream.snapshot is not None)
+            await asyncio.sleep(0)
+        return Pending(files, blobs)
+
+    async def _police(self) -> None:
+        """Has the policies of streams looked at whose settled records grew too old while they were idle."""
+        now_ms = self._group.clock.now_ms()
+        keys = await asyncio.to_thread(lambda: list(self._ledger.aged(now_ms)))
+        for at in range(0, len(keys), POLICE_SLICE):
+            self._check()
+            for key in keys[at : at + POLICE_SLICE]:
+                stream = self._group.shelf.find(key)
+                if stream is not None and not stream.soft_deleted:
+                    self._group.police(stream)
+            self._group.apply_retention()
+            await asyncio.sleep(0)

@@ -1,0 +1,152 @@
+"""What nobody needs any more leaves the lake: files without extents, orphans of crashes, superseded snapshots.
+
+Owns which, and the order in which they go. Never rewrites a file: one that is dead only in part stays whole.
+
+    list store and table -> ask what is logged but not in the catalog yet -> look into the catalog -> plan
+    -> table forgets dead files -> catalog notes since when -> (grace) -> object deleted -> catalog forgets
+
+A crash between any two steps leaves something for the next run and never an extent without its file. Things are listed
+before it is asked what is known of them, so whatever was finished in between is known; what is younger than the grace
+period is not touched at all. Cost: a listing of the store and the table, an index lookup per file and per snapshot.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from itertools import chain
+
+import msgspec
+
+from headwater.lake.store import ObjectStore, Stored
+from headwater.world import LakeLedger, Pending, Swept
+
+DATA, SNAPSHOTS = "data", "snapshots"
+"""As in `layout`, which is not imported: a node that settles nothing does not load Arrow for its upkeep."""
+_SLICE_COUNT = 256
+_BREATH_S = 0.000_05
+"""Long enough to let a waiting thread have the GIL."""
+
+Check = Callable[[], None]
+"""Called now and then; whatever it raises ends the run where it stands."""
+
+
+class Listing(msgspec.Struct, frozen=True):
+    """What is old enough to be looked at, and every file of the table with the time of its commit."""
+
+    data: list[Stored]
+    snapshots: list[Stored]
+    leftovers: list[Stored]
+    table: dict[str, int]
+
+
+class Plan(msgspec.Struct, frozen=True):
+    leaving: list[str]
+    """Files of the table that no extent refers to, or that the log never spoke of."""
+    dying: list[str]
+    """Files whose grace period begins now: `leaving`, and those that a crash kept from being noted."""
+    dead: list[str]
+    """Files whose grace period is over."""
+    orphans: list[Stored]
+    """Objects that are in neither table nor catalog."""
+    snapshots: list[Stored]
+    leftovers: list[Stored]
+
+
+def survey(store: ObjectStore, table: Callable[[], dict[str, int]], before_ms: int, check: Check) -> Listing:
+    """Lists what was last changed before `before_ms`. `table` is asked only when there is a file at all."""
+    data = _old(store.list(DATA), before_ms, check)
+    any_data = next(iter(data), None) or next(iter(store.list(DATA)), None)
+    return Listing(
+        data,
+        _old(store.list(SNAPSHOTS), before_ms, check),
+        _old(store.leftovers(), before_ms, check),
+        table() if any_data is not None else {},
+    )
+
+
+def _old(listed: Iterator[Stored], before_ms: int, check: Check) -> list[Stored]:
+    found = []
+    for number, stored in enumerate(listed):
+        if stored.modified_ms <= before_ms:
+            found.append(stored)
+        if number % _SLICE_COUNT == 0:
+            check()
+    return found
+
+
+def plan(listing: Listing, ledger: LakeLedger, pending: Pending, before_ms: int, check: Check) -> Plan:
+    """What goes. `pending` must have been gathered after the listing was made, and before this looks at the catalog."""
+    known = ledger.files()
+    unused = ledger.unused() - pending.files
+    table = listing.table
+    ours = {path for path in table if path.startswith(f"{DATA}/")}
+    # Committed, but never logged: a crash or a lost answer came between, and the records settled again elsewhere.
+    stray = {path for path in ours if path not in known and path not in pending.files and table[path] <= before_ms}
+    leaving = (unused & ours) | stray
+    noted = {name: dead_ms for name in unused if (dead_ms := known.get(name)) is not None}
+    return Plan(
+        sorted(leaving),
+        sorted(leaving | (unused - noted.keys())),
+        sorted(name for name, dead_ms in noted.items() if dead_ms <= before_ms and name not in leaving),
+        [
+            stored
+            for stored in listing.data
+            if stored.key not in known and stored.key not in table and stored.key not in pending.files
+        ],
+        [stored for stored in _breathing(listing.snapshots, check) if not _meant(stored.key, ledger, pending)],
+        listing.leftovers,
+    )
+
+
+def _breathing(stored: list[Stored], check: Check) -> Iterator[Stored]:
+    for number, one in enumerate(stored):
+        yield one
+        if number % _SLICE_COUNT == _SLICE_COUNT - 1:
+            check()
+            time.sleep(_BREATH_S)
+
+
+def _meant(key: str, ledger: LakeLedger, pending: Pending) -> bool:
+    """True for a blob that a stream refers to, and for what does not look like a snapshot of ours."""
+    parts = key.split("/")
+    if len(parts) != 3 or not (parts[1].isascii() and parts[1].isdigit() and len(parts[1]) < 19):
+        return True
+    return key in pending.blobs or ledger.snapshot(int(parts[1])) == key
+
+
+def carry_out(
+    chosen: Plan,
+    store: ObjectStore,
+    leave_table: Callable[[list[str]], None],
+    ledger: LakeLedger,
+    now_ms: int,
+    check: Check,
+) -> Swept:
+    """Does what was planned, in the order that a crash may cut anywhere. Raises StoreError; the rest stays for later."""
+    if chosen.leaving:
+        leave_table(chosen.leaving)
+    if chosen.dying:
+        ledger.bury(chosen.dying, now_ms)
+    size = 0
+    for name in chosen.dead:
+        check()
+        size += store.head(name) or 0
+        store.delete(name)
+        ledger.forget([name])
+    for stored in chain(chosen.orphans, chosen.snapshots, chosen.leftovers):
+        check()
+        store.delete(stored.key)
+        size += stored.size_bytes
+    return swept(chosen, size)
+
+
+def swept(chosen: Plan, size_bytes: int) -> Swept:
+    return Swept(
+        len(chosen.leaving),
+        len(chosen.dead),
+        len(chosen.orphans),
+        len(chosen.snapshots),
+        len(chosen.leftovers),
+        size_bytes,
+    )
