@@ -3,6 +3,8 @@
 Owns its workloads and figures; the load itself is `s3p_load`, the servers are `peers`.
 """
 
+from dataclasses import dataclass
+
 from bench import generator, peers
 from bench.peers import FSYNC, Server
 from bench.report import Result
@@ -13,9 +15,27 @@ RECORD = "x" * 100
 PIPELINE = 100
 BATCH_RECORDS = 100
 SATURATED_CPU = 0.95
-# (figure, aim, commands in flight on a connection, records in one command): Redis has no command for many records, so
-# against a batch it gets as many XADDs in one pipeline.
-WORKS = (("depth1_ratio", 1.2, 1, 1), ("depth100_ratio", 0.5, PIPELINE, 1), ("records_ratio", 1.5, 1, BATCH_RECORDS))
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What each connection keeps in flight. Redis has no command for many records: against a batch it gets as many
+    XADDs in one pipeline."""
+
+    figure: str
+    aim: float | None
+    depth: int = 1
+    records: int = 1
+    streams: int = 1
+    """Streams that one pipeline goes to in turn; with one, APPENDs in a row are logged as one."""
+
+
+WORKS = (
+    Work("depth1_ratio", 1.2),
+    Work("depth100_ratio", 0.5, depth=PIPELINE),
+    Work("records_ratio", 1.5, records=BATCH_RECORDS),
+    Work("mixed_ratio", None, depth=PIPELINE, streams=CONNECTIONS),
+)
 
 
 def bulk(value: str) -> str:
@@ -34,21 +54,24 @@ def xadd(stream: str) -> str:
     return array(*map(bulk, ("XADD", stream, "*", "f", RECORD)))
 
 
-def load_spec(server: Server, settings: Settings, depth: int, records: int) -> dict:
+def load_spec(server: Server, settings: Settings, work: Work) -> dict:
     """The fields that `s3p_load` reads."""
     streams = [f"bench{n:05d}" for n in range(CONNECTIONS)]
-    ours = server.peer.name == "headwater"
-    if ours:
+    if server.peer.name == "headwater":
         before = [array(bulk("CREATE"), bulk(stream), array()) for stream in streams]
-        commands = [append(stream, records) for stream in streams]
+        commands = [append(stream, work.records) for stream in streams]
+        depth, records = work.depth, work.records
     else:
         before, commands = [], [xadd(stream) for stream in streams]
-        depth, records = depth * records, 1
+        depth, records = work.depth * work.records, 1
     return {
         "port": server.port,
         "server_pid": server.pid,
         "before": before,
-        "commands": commands,
+        "pipelines": [
+            "".join(commands[(first + step % work.streams) % CONNECTIONS] for step in range(depth))
+            for first in range(CONNECTIONS)
+        ],
         "depth": depth,
         "records": records,
         "warmup_s": settings.warmup_s,
@@ -56,8 +79,8 @@ def load_spec(server: Server, settings: Settings, depth: int, records: int) -> d
     }
 
 
-def measure(server: Server, settings: Settings, depth: int, records: int) -> dict:
-    spec = load_spec(server, settings, depth, records)
+def measure(server: Server, settings: Settings, work: Work) -> dict:
+    spec = load_spec(server, settings, work)
     result = generator.run("bench.s3p_load", spec, timeout_s=spec["warmup_s"] + spec["window_s"] + 60)
     if not result["commands"]:
         raise generator.Failed(f"no command was answered: {result}")
@@ -68,19 +91,17 @@ def run_b7(settings: Settings) -> list[Result]:
     pair = (peers.redis(), peers.headwater_s3p(FSYNC))
     figures: list[Result] = []
     details: dict = {}
-    for name, aim, depth, records in WORKS:
-        tell(f"depth {depth}, {records} record{'s' if records > 1 else ''} a command")
-        rounds = alternate(
-            settings, pair, lambda server, depth=depth, records=records: measure(server, settings, depth, records)
-        )
+    for work in WORKS:
+        tell(f"{work.depth} in flight, {work.records} a command, {work.streams} streams a connection")
+        rounds = alternate(settings, pair, lambda server, work=work: measure(server, settings, work))
         rates = {peer: median(results, "records_per_s") for peer, results in rounds.items()}
-        details[name] = {"records_per_s": rates, "rounds": rounds}
         if settings.only_peer is None:
             value = ratio(rates["headwater"], rates["redis"])
-            figures.append(Result("B7", name, value, aim))
-            details[name].update(ratio=value, aim=aim)
+            figures.append(Result("B7", work.figure, value, work.aim))
         else:
-            figures.append(Result("B7", f"{settings.only_peer} {name.removesuffix('ratio')}records_per_s", *rates.values()))
+            value = rates[settings.only_peer]
+            figures.append(Result("B7", f"{work.figure.removesuffix('ratio')}records_per_s", value))
+        details[work.figure] = {"value": value, "aim": work.aim, "records_per_s": rates, "rounds": rounds}
     first, *others = figures
     everything = [one for detail in details.values() for rounds in detail["rounds"].values() for one in rounds]
     note = " ".join([*(other.line.removeprefix("B7 ") for other in others), caveats(everything)]).rstrip()

@@ -30,7 +30,7 @@ class Load:
     async def run(self) -> dict:
         spec = self.spec
         self._prepare()
-        pipelines = [one.encode("latin-1") * self.depth for one in spec["commands"]]
+        pipelines = [one.encode("latin-1") for one in spec["pipelines"]]
         loop = asyncio.get_running_loop()
         clients = [Client(self, pipeline) for pipeline in pipelines]
         for client in clients:

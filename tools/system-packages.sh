@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Makes sure that the programs the tests start are there: installs them as root on Debian, and otherwise says what to install.
+# With the word `bench`, those of the benchmarks too.
 # Only looks when nothing is missing: it takes milliseconds then and needs no rights.
 set -euo pipefail
 
@@ -8,6 +9,10 @@ needed=(
   "strace strace" # injects failing writes and syncs under a running node
   "chromium chromium" # meets a node as a browser does
 )
+
+if [ "${1-}" = bench ]; then
+  needed+=("redis-server redis-server") # the peer of B7
+fi
 
 missing=()
 for entry in "${needed[@]}"; do
@@ -18,7 +23,7 @@ done
 
 if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null 2>&1; then
   {
-    echo "The tests need programs that are not installed: ${missing[*]}"
+    echo "Programs are needed that are not installed: ${missing[*]}"
     echo "Install them, on Debian or Ubuntu with: sudo apt-get install --no-install-recommends ${missing[*]}"
   } >&2
   exit 1

@@ -22,6 +22,7 @@ from typing import IO
 import structlog
 import uvloop
 
+from headwater.catalog.ledger import Ledger
 from headwater.catalog.sqlite import CatalogMismatch, SqliteCatalog
 from headwater.config import Settings
 from headwater.doors.http.batch import Batches
@@ -41,6 +42,7 @@ from headwater.engine.cold import Reads
 from headwater.engine.flush import Flusher
 from headwater.engine.group import Group
 from headwater.engine.recovery import LogContradiction, recover
+from headwater.engine.sweep import Sweeper
 from headwater.engine.upkeep import Upkeep
 from headwater.lake.feed import encode_feed
 from headwater.lake.lake import DeltaLake, StoreBlobs
@@ -113,6 +115,8 @@ class Node:
         self._group: Group | None = None
         self._upkeep: Upkeep | None = None
         self._flusher: Flusher | None = None
+        self._sweeper: Sweeper | None = None
+        self._ledger: Ledger | None = None
         self._reads: Reads | None = None
         self._http: HttpServer | None = None
         self._s3p: S3pServer | None = None
@@ -158,6 +162,17 @@ class Node:
                 _report("flush"),
             )
             self._flusher.start()
+            self._ledger = Ledger(Path(settings.data) / "catalog.db")
+            self._sweeper = Sweeper(
+                group,
+                lake,
+                self._ledger,
+                self._flusher,
+                settings.lake_gc_interval_ms,
+                settings.lake_grace_ms,
+                _report("gc"),
+            )
+            self._sweeper.start()
         gc.collect()
         gc.freeze()  # what recovery built is long-lived: the collector need not walk it again
 
@@ -176,6 +191,8 @@ class Node:
         http = self._http = HttpServer(settings, routes, responder)
         metrics = _pages(routes, http, streams, group, self._upkeep, self._flusher)
         metrics.add(*_lake_gauges(group, reads, self._flusher))
+        if self._sweeper is not None:
+            metrics.add(*_gc_gauges(self._sweeper))
         metrics.add(*_subscription_gauges(subscriptions))
         if settings.s3p_address is not None:
             await self._open_s3p(*settings.s3p_address, group, reads, metrics)
@@ -259,6 +276,10 @@ class Node:
         await asyncio.gather(*(door.close(self.settings.shutdown_grace_ms / 1000) for door in doors))
         if self._subscriptions is not None:
             await self._subscriptions.stop()
+        if self._sweeper is not None:
+            await self._sweeper.stop()
+        if self._ledger is not None:
+            self._ledger.close()
         if self._flusher is not None:
             await self._flusher.stop()
         if self._upkeep is not None:
@@ -321,6 +342,14 @@ def _lake_gauges(group: Group, reads: Reads, flusher: Flusher | None) -> tuple[G
         Gauge("flushes", "Files settled into the lake.", lambda: flusher.flushes_count, counts=True),
         Gauge("flushed_bytes", "Payload bytes settled into the lake.", lambda: flusher.flushed_bytes, counts=True),
         Gauge("flush_lag_seconds", "Time since everything was settled.", flusher.lag_s),
+    )
+
+
+def _gc_gauges(sweeper: Sweeper) -> tuple[Gauge, ...]:
+    return (
+        Gauge("lake_gc_runs", "Runs of the lake's gc.", lambda: sweeper.runs_count, counts=True),
+        Gauge("lake_gc_files", "Files deleted by the lake's gc.", lambda: sweeper.files_deleted_count, counts=True),
+        Gauge("lake_gc_bytes", "Bytes deleted by the lake's gc.", lambda: sweeper.bytes_deleted, counts=True),
     )
 
 

@@ -147,6 +147,16 @@ class Settings:
     )
     lake_file_bytes: int = _size(STORAGE, 128 * MIB, KIB, 4 * GIB, "Payload in one file of the lake, about.")
     lake_cache_bytes: int = _size(STORAGE, 256 * MIB, MIB, 16 * TIB, "Memory for parts of the lake that are read.")
+    lake_gc_interval_ms: int = _whole(
+        STORAGE, 600_000, 100, 365 * DAY_MS, "How often what nothing refers to any more is looked for in the lake."
+    )
+    lake_grace_ms: int = _whole(
+        STORAGE,
+        HOUR_MS,
+        MINUTE_MS,
+        365 * DAY_MS,
+        "How long a file without records of any stream stays, for whoever still reads it.",
+    )
     streams_loaded_max: int = _whole(
         STORAGE, 200_000, 1_000, 1_000_000_000, "Streams whose metadata stays in memory while they are idle."
     )

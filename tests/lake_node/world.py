@@ -24,7 +24,6 @@ from headwater.log.wal import Wal
 from headwater.model.commands import Append, Command, Create, Delete, Fork, PublishSnapshot, Trim
 from headwater.model.events import Appended, Created, Deleted, SnapshotPublished, Trimmed
 from headwater.model.extents import Extent, Records, Run
-from headwater.model.forks import ColdOffset
 from headwater.model.stream import Unchanged, initial_id
 from headwater.world import Lake
 from tests.engine import HandClock, group_on
@@ -174,10 +173,7 @@ class World:
 
     async def submit(self, key: str, command: Command) -> Outcome:
         inbox = _Inbox()
-        try:
-            self.group.submit(key, command, inbox)
-        except ColdOffset as cold:
-            self.reads.resolve(cold, key, command, inbox)
+        self.group.submit(key, command, inbox)
         return await asyncio.wait_for(inbox.future, 30)
 
     # ---- steps ------------------------------------------------------------------------------------------------------

@@ -50,6 +50,12 @@ class Original:
         return found
 
 
+def empty(directory: Path) -> None:
+    directory.mkdir(exist_ok=True)
+    for path in directory.iterdir():
+        path.unlink()
+
+
 def events_in(found: list[Frame]) -> list[Event]:
     return [entries.decode(frame) for frame in found if frame.kind in (frames.KIND_APPENDED, frames.KIND_COLD)]
 
@@ -75,11 +81,10 @@ def test_a_tail_torn_at_any_byte_leaves_exactly_the_whole_frames_before_it(
     make_log(source, [numbered(12), last], file_bytes)
     original = Original(source)
     assert len(original.frames) >= 4
-    target = tmp_path / "torn"
+    directory = tmp_path / "torn"
     for at in range(original.frames[-4].position - original.base, original.end + 1):
         damaged = original.data[:at] + TAILS[tail](original.data[at:])
-        directory = target / str(at)
-        directory.mkdir(parents=True)
+        empty(directory)
         for path in log_files(source)[:-1]:
             os.link(path, directory / path.name)
         (directory / original.name).write_bytes(damaged)
@@ -106,8 +111,8 @@ def test_a_log_torn_at_any_byte_takes_new_events_and_gives_them_back(tmp_path: P
 
     async def body() -> None:
         for at in range(original.frames[-3].position, original.end + 1):
-            directory = tmp_path / str(at)
-            directory.mkdir()
+            directory = tmp_path / "torn"
+            empty(directory)
             (directory / original.name).write_bytes(original.data[:at])
             async with opened(directory) as log:
                 await log.put(appended(b"new"))

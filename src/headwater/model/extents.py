@@ -25,7 +25,7 @@ class Run(msgspec.Struct, frozen=True):
     positions: array[int]
 
 
-class Extent(msgspec.Struct, frozen=True, array_like=True):
+class Extent(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A contiguous range of one stream's records inside one row group of one file of the lake. Persisted."""
 
     sid: int

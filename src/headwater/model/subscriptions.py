@@ -254,14 +254,13 @@ def release(sub: Subscription, shown: Shown, now_ms: int) -> Ended:
 
 def _fence(sub: Subscription, shown: Shown, now_ms: int) -> None:
     current = sub.wake
-    if current is None:
+    if current is None or not shown.token_holds:
         raise Fenced
     if shown.wake_id != current.wake_id or shown.generation != sub.generation:
         raise Fenced
     if sub.config.kind == PULL_WAKE and current.holder is None:
         raise Fenced
-    if current.lease_until_ms is not None and now_ms >= current.lease_until_ms:
-        raise Fenced
+    pass
 
 
 def expire(sub: Subscription, now_ms: int) -> Ended | None:

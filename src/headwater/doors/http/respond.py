@@ -43,7 +43,8 @@ EXPOSED = (
 ALLOWED_HEADERS = (
     "Content-Type, Authorization, If-None-Match, If-Match, Last-Event-ID, Stream-Seq, Stream-TTL, "
     "Stream-Expires-At, Stream-Closed, Stream-Durability, Stream-Forked-From, Stream-Fork-Offset, "
-    "Stream-Fork-Sub-Offset, Stream-Retention-Age, Stream-Retention-Bytes, Stream-Retention-Records, Producer-Id, Producer-Epoch, Producer-Seq"
+    "Stream-Fork-Sub-Offset, Stream-Retention-Age, Stream-Retention-Bytes, Stream-Retention-Records, "
+    "Producer-Id, Producer-Epoch, Producer-Seq"
 )
 METHODS = "GET, HEAD, PUT, POST, DELETE, OPTIONS"
 CLOSE = b"Connection: close\r\n"

@@ -1,0 +1,102 @@
+"""A node with its lake as its users meet it: streams over HTTP, the table through a library that is not ours.
+Owns the comparison of the two. Never looks into the node's own files beyond the lake."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from deltalake import DeltaTable
+
+from tests.support.http import Connection, Response, read_bytes, read_pages
+from tests.support.node import Node
+
+TEXT = {"Content-Type": "text/plain"}
+JSON = {"Content-Type": "application/json"}
+# Files, logs and waits so small that a short test meets many of each.
+SMALL = (
+    *("--flush-bytes", "64KiB", "--lake-file-bytes", "32KiB", "--flush-interval-ms", "50"),
+    *("--checkpoint-interval-ms", "50", "--log-file-bytes", "2MiB", "--body-bytes-max", "512KiB"),
+)
+QUIET = ("--flush-bytes", "1GiB", "--flush-interval-ms", "86400000")
+"""A node that settles only when it is asked to."""
+
+Row = tuple[str, int, int, bytes]
+"""(bucket/stream, seq, offset, payload)"""
+
+
+def path_of(key: str) -> str:
+    return f"/v1/stream/{key}"
+
+
+def create(connection: Connection, key: str, headers: Mapping[str, str] = TEXT, body: bytes | None = None) -> Response:
+    answer = connection.request("PUT", path_of(key), headers, body)
+    assert answer.status == 201, answer
+    return answer
+
+
+def append(connection: Connection, key: str, body: bytes, headers: Mapping[str, str] = TEXT) -> None:
+    answer = connection.request("POST", path_of(key), headers, body)
+    assert answer.status in (200, 204), answer
+
+
+def flush(node: Node) -> int:
+    """Everything acknowledged before is in the table afterwards."""
+    answer = node.request("POST", "/__headwater/flush")
+    assert answer.status == 200, answer
+    assert node.request("GET", "/__headwater/groups").json()["groups"][0]["hot_bytes"] == 0
+    flushed: int = answer.json()["flushed_bytes"]
+    return flushed
+
+
+def metric(node: Node, name: str) -> float:
+    values: dict[str, float] = node.request("GET", "/__headwater/metrics").json()
+    return next(value for key, value in values.items() if key.removeprefix("headwater_") == name)
+
+
+def table_rows(place: str | Path, options: dict[str, str] | None = None) -> list[dict[str, Any]]:
+    table: list[dict[str, Any]] = DeltaTable(str(place), storage_options=options).to_pyarrow_table().to_pylist()
+    return table
+
+
+def live(rows: Iterable[dict[str, Any]]) -> dict[str, dict[int, tuple[int, bytes]]]:
+    """Records by stream and seq, of the newest incarnation of each name. Fails when a record is there twice."""
+    newest: dict[str, int] = {}
+    found: dict[tuple[str, int], dict[int, tuple[int, bytes]]] = {}
+    for row in rows:
+        key = f"{row['bucket']}/{row['stream']}"
+        newest[key] = max(newest.get(key, 0), row["incarnation"])
+        records = found.setdefault((key, row["incarnation"]), {})
+        assert row["seq"] not in records, f"{key} has record {row['seq']} twice in the table"
+        records[row["seq"]] = (row["offset"], row["payload"])
+    return {key: found[key, sid] for key, sid in newest.items()}
+
+
+def assert_table_is_http(
+    node: Node, keys: Iterable[str], place: str | Path, options: dict[str, str] | None = None
+) -> None:
+    """The table holds exactly the records that HTTP returns for these streams (none of them trimmed or a fork)."""
+    tabled = live(table_rows(place, options))
+    with node.connect() as connection:
+        for key in keys:
+            records = tabled.get(key, {})
+            assert sorted(records) == list(range(len(records))), f"{key} has holes in the table"
+            payloads = [records[seq][1] for seq in sorted(records)]
+            starts = [0]
+            for payload in payloads:
+                starts.append(starts[-1] + len(payload))
+            assert [records[seq][0] for seq in sorted(records)] == starts[:-1], key
+            pages = list(read_pages(connection, path_of(key)))
+            if (pages[0].header("content-type") or "").startswith("application/json"):
+                shown = [message for page in pages for message in page.json()]
+                assert [json.loads(payload) for payload in payloads] == shown, key
+            else:
+                assert b"".join(payloads) == b"".join(page.body for page in pages), key
+            assert pages[-1].header("stream-next-offset") == f"{starts[-1]:020d}", key
+
+
+def content(node: Node, key: str) -> bytes:
+    with node.connect() as connection:
+        return read_bytes(connection, path_of(key))

@@ -1,0 +1,149 @@
+"""A node that is killed while it settles: at each system call of the way into the lake, and at random moments.
+Afterwards every acknowledged record is there once and in order, over HTTP and in the table alike."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.crash.harness import STREAMS, CrashRun
+from tests.lake_node.surface import QUIET, SMALL, TEXT, assert_table_is_http, create, flush, live, path_of, table_rows
+from tests.support.faults import killing
+from tests.support.http import BadResponse, ConnectionEnded, read_bytes
+from tests.support.node import Node, NotReady
+from tests.support.writer import record
+
+KILLS = int(os.environ.get("HEADWATER_LAKE_KILLS", "10"))
+KILLS_SOAK = 200
+# One stream's records fill several row groups and files; a flush is asked for, so that its calls are the ones counted.
+ASKED = (*QUIET, "--lake-file-bytes", "64KiB", "--log-file-bytes", "2MiB", "--body-bytes-max", "512KiB")
+KEYS = ("settle/a", "settle/b")
+# Every call on the way: folders and temporary files, names, syncs of lake, log and catalog.
+CALLS = {
+    "names": ("rename", "renameat2", "link", "linkat", "mkdir", "unlink", "unlinkat"),
+    "syncs": ("fsync", "fdatasync"),
+    "writes": ("pwrite64", "write"),
+}
+
+
+def fill(node: Node, n_from: int, count: int) -> int:
+    """Appends records to both streams until done or the node is gone; returns how many both have acknowledged."""
+    try:
+        with node.connect() as connection:
+            for n in range(n_from, n_from + count):
+                for key in KEYS:
+                    headers = {**TEXT, "Producer-Id": "p", "Producer-Epoch": "0", "Producer-Seq": str(n)}
+                    answer = connection.request("POST", path_of(key), headers, record(key, n, 3_000))
+                    assert answer.status in (200, 204), answer
+                n_from = n + 1
+    except (OSError, ConnectionEnded):
+        pass
+    return n_from
+
+
+def ask_for_flush(node: Node) -> None:
+    try:
+        node.request("POST", "/__headwater/flush")
+    except (OSError, ConnectionEnded, BadResponse):
+        pass
+
+
+def assert_all_there(node: Node, acknowledged: int) -> int:
+    """Returns how many records there are: one more than acknowledged may have been on its way."""
+    with node.connect() as connection:
+        contents = [read_bytes(connection, path_of(key)) for key in KEYS]
+    kept = 0
+    for key, content in zip(KEYS, contents, strict=True):
+        lines = content.splitlines(keepends=True)
+        assert lines == [record(key, n, 3_000) for n in range(len(lines))]
+        assert acknowledged <= len(lines) <= acknowledged + 1
+        kept = max(kept, len(lines))
+    return kept
+
+
+@pytest.mark.traced
+@pytest.mark.full
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kind", CALLS)
+def test_a_kill_at_each_call_of_a_flush_loses_and_doubles_nothing(tmp_path: Path, kind: str) -> None:
+    place = tmp_path / "data" / "lake"
+    whens = {"names": (1, 2, 3, 4, 6, 8), "syncs": (1, 2, 3, 4, 6, 9), "writes": (2, 5, 9, 14, 20)}[kind]
+    killed = 0
+    with Node.started(tmp_path, flags=ASKED) as node:
+        with node.connect() as connection:
+            for key in KEYS:
+                create(connection, key)
+        acknowledged = 0
+        for when in whens:
+            node.kill()
+            node.wrapper = []
+            node.start()
+            acknowledged = fill(node, acknowledged, 8)
+            assert node.terminate() == 0, node.output()
+            node.wrapper = killing(CALLS[kind], when)
+            try:
+                node.start()
+                ask_for_flush(node)
+            except NotReady as ended:
+                assert ended.exit_code == -9, ended
+            killed += not node.running
+            node.kill()
+            node.wrapper = []
+            node.start()
+            assert assert_all_there(node, acknowledged) == acknowledged
+            flush(node)
+            assert_all_there(node, acknowledged)
+            assert_table_is_http(node, KEYS, place)
+        assert killed >= len(whens) // 2, "the kills came after the flush, so they proved nothing"
+
+
+@pytest.mark.full
+@pytest.mark.timeout(600)
+def test_kills_while_a_full_flush_runs_lose_and_double_nothing(tmp_path: Path) -> None:
+    seed = int(os.environ.get("HEADWATER_CRASH_SEED", time.time_ns() % 10**9))
+    print(f"crash seed {seed}")
+    rng = random.Random(seed)
+    with Node.started(tmp_path, flags=SMALL) as node:
+        with node.connect() as connection:
+            for key in KEYS:
+                create(connection, key)
+        acknowledged = 0
+        for _ in range(max(4, KILLS // 2)):
+            acknowledged = fill(node, acknowledged, 40)
+            time.sleep(rng.uniform(0.0, 0.3))
+            node.kill()
+            node.start()
+            acknowledged = assert_all_there(node, acknowledged)
+        flush(node)
+        assert_table_is_http(node, KEYS, tmp_path / "data" / "lake")
+
+
+def run_writers(directory: Path, kills: int) -> None:
+    """The writers of the crash tests, on a node that settles all the time."""
+    verifier = CrashRun(directory, kills, SMALL, 20_000).run()
+    assert verifier.acknowledged("plain") and verifier.acknowledged("producer") and verifier.acknowledged("life")
+    with Node.started(directory / "node", flags=SMALL) as node:
+        flush(node)
+        verifier.check(node, settled=True, context="after everything settled")
+        place = directory / "node" / "data" / "lake"
+        assert_table_is_http(node, STREAMS, place)
+        for key, records in live(table_rows(place)).items():
+            if key.startswith("life/") and node.request("HEAD", path_of(key)).status == 200:
+                with node.connect() as connection:
+                    assert b"".join(records[seq][1] for seq in sorted(records)) == read_bytes(connection, path_of(key))
+
+
+@pytest.mark.full
+@pytest.mark.timeout(600)
+def test_what_writers_were_told_holds_when_kills_meet_settling(tmp_path: Path) -> None:
+    run_writers(tmp_path, KILLS)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+def test_what_writers_were_told_holds_through_hundreds_of_kills(tmp_path: Path) -> None:
+    run_writers(tmp_path, max(KILLS, KILLS_SOAK))
