@@ -6,7 +6,7 @@ Owns their syntax. Never looks at a stream.
 from __future__ import annotations
 
 import re
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from urllib.parse import unquote_to_bytes
 
 from headwater.errors import BadHeader, BadName, BadQuery
@@ -20,6 +20,7 @@ _RFC3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\
 _CONTENT_TYPE = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+/[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _DURABILITY = {b"fsync": Durability.FSYNC, b"disk": Durability.DISK, b"memory": Durability.MEMORY}
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _BAD_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 FLAT_PREFIX = "/v1/stream/"
 
@@ -90,7 +91,7 @@ def _timestamp_ms(value: bytes) -> int:
     if _RFC3339.fullmatch(found) is not None:
         try:
             moment = datetime.fromisoformat(found.upper())
-            return int(moment.timestamp() * 1000)
+            return (moment - _EPOCH) // timedelta(milliseconds=1)
         except (ValueError, OverflowError):
             pass
     raise BadHeader("Stream-Expires-At", "expected an RFC 3339 timestamp such as 2030-01-31T12:00:00Z")
