@@ -4,6 +4,7 @@ Owns the figures and `python -m bench.many_streams --streams N`, which prints on
 """
 
 import argparse
+import contextlib
 import json
 import statistics
 import sys
@@ -34,11 +35,14 @@ SETTLE_S_MAX = 120.0
 class Bucket:
     """The bucket under measure and how many streams it has been given."""
 
-    def __init__(self, server: Server, exchange: Exchange) -> None:
+    def __init__(self, server: Server) -> None:
         self.server = server
-        self.exchange = exchange
+        self.exchange = Exchange(server.port)
         self.count = 0
         self._send("PUT", f"/ds/{BUCKET}", 201)
+
+    def close(self) -> None:
+        self.exchange.__exit__()
 
     def fill(self, until: int) -> dict:
         spec = {
@@ -49,8 +53,10 @@ class Bucket:
             "connections": CONNECTIONS,
             "depth": DEPTH,
         }
+        self.close()  # it would be idle for longer than a server waits
         # A slow machine creates a thousand a second at the very least.
         result = generator.run("bench.filler", spec, timeout_s=60 + spec["count"] / 1000)
+        self.exchange = Exchange(self.server.port)
         self.count = until
         return result
 
@@ -125,8 +131,8 @@ class Bucket:
 
 def measure(server: Server, streams: int) -> dict:
     """The same measurements in a small bucket and in the large one that it grows into."""
-    with Exchange(server.port) as exchange:
-        bucket = Bucket(server, exchange)
+    bucket = Bucket(server)
+    with contextlib.closing(bucket):
         bucket.fill(SMALL)
         bucket.await_checkpoint()
         small = at(bucket)

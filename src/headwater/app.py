@@ -16,8 +16,9 @@ import signal
 import sqlite3
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import structlog
 import uvloop
@@ -60,7 +61,7 @@ from headwater.subscriptions.keys import BadKeys, Keys
 from headwater.subscriptions.manager import Manager
 from headwater.subscriptions.registry import Registry
 from headwater.subscriptions.webhooks import WebhookClient
-from headwater.world import Catalog, Log, SystemClock, SystemRng
+from headwater.world import BlobsUnavailable, Catalog, Log, SystemClock, SystemRng
 
 EXIT_OK, EXIT_FAILED = 0, 1
 SWITCH_INTERVAL_S = 0.0005
@@ -184,7 +185,8 @@ class Node:
             settings, streams, Buckets(group), Snapshots(group, reads, blobs, settings, rng), Batches(group, settings)
         )
         routes.call("/__headwater/tail", Tails(group, settings).handle)
-        pipeline = Pipeline(group, self._flusher, encode_feed)
+        pipeline = Pipeline(group, self._flusher, encode_feed, None if settings.memory else self._describer(store))
+        routes.call("/__headwater/lake", pipeline.lake)
         routes.call("/__headwater/groups", pipeline.groups)
         routes.call("/__headwater/flush", pipeline.flush)
         routes.call(SUBSCRIPTIONS_PREFIX, Subscriptions(subscriptions, settings).handle)
@@ -203,6 +205,20 @@ class Node:
             why = f"cannot listen on {settings.listen}: {error.strerror}; choose another --listen"
             raise CannotStart(why) from None
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    def _describer(self, store: ObjectStore) -> Callable[[], dict[str, Any]]:
+        """Says what is in the lake, from a worker thread. Imports late: a node that settles nothing loads no Arrow."""
+
+        def describe() -> dict[str, Any]:
+            from headwater.lake.info import describe
+
+            with closing(Ledger(Path(self.settings.data) / "catalog.db", read_only=True)) as ledger:
+                try:
+                    return describe(store, ledger)
+                except StoreError as error:
+                    raise BlobsUnavailable(error.reason) from error
+
+        return describe
 
     def _subscribe(self, group: Group, rng: SystemRng) -> Manager:
         settings = self.settings
@@ -230,13 +246,9 @@ class Node:
     async def _store(self, rng: SystemRng) -> ObjectStore:
         """The lake's object store. One that is not a directory of our own is tried out first."""
         settings = self.settings
-        url = settings.lake
-        if settings.memory:
-            url = "memory:"
-        elif url == "auto":
-            url = str(Path(settings.data) / "lake")
+        url = "memory:" if settings.memory else lake_url(settings)
         try:
-            store = open_store(url, endpoint=_given(settings.lake_endpoint), region=_given(settings.lake_region))
+            store = open_lake(settings, url)
             if settings.lake != "auto" and not settings.memory:
                 await asyncio.to_thread(probe, store, rng.token(8).hex())
         except StoreError as error:
@@ -351,6 +363,15 @@ def _gc_gauges(sweeper: Sweeper) -> tuple[Gauge, ...]:
         Gauge("lake_gc_files", "Files deleted by the lake's gc.", lambda: sweeper.files_deleted_count, counts=True),
         Gauge("lake_gc_bytes", "Bytes deleted by the lake's gc.", lambda: sweeper.bytes_deleted, counts=True),
     )
+
+
+def lake_url(settings: Settings) -> str:
+    return str(Path(settings.data) / "lake") if settings.lake == "auto" else settings.lake
+
+
+def open_lake(settings: Settings, url: str) -> ObjectStore:
+    """Raises StoreRefused for what can never work; tries nothing yet."""
+    return open_store(url, endpoint=_given(settings.lake_endpoint), region=_given(settings.lake_region))
 
 
 def _given(value: str) -> str | None:

@@ -320,11 +320,11 @@ def state_of(sub: Subscription) -> object:
 
 
 class TestPullWake(PullWake.TestCase):
-    settings = settings(max_examples=200, stateful_step_count=50)
+    settings = settings(max_examples=120, stateful_step_count=40)
 
 
 class TestWebhook(Webhook.TestCase):
-    settings = settings(max_examples=200, stateful_step_count=50)
+    settings = settings(max_examples=120, stateful_step_count=40)
 
 
 # ---- rules that are easier to read alone ----------------------------------------------------------------------------

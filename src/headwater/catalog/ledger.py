@@ -1,7 +1,7 @@
 """The catalog as the lake's upkeep and `headwater lake` see it: which files live, which snapshots are meant.
 
-Owns connections of its own, so that long looks from worker threads hold up neither checkpoints nor the event loop. Never
-writes anything but the two facts that gc keeps about a file: since when it is dead, and that it is gone.
+Owns a connection of its own, so that long looks from worker threads hold up neither checkpoints nor the event loop.
+Never writes anything but the two facts that gc keeps about a file: since when it is dead, and that it is gone.
 """
 
 from __future__ import annotations
@@ -87,6 +87,11 @@ class Ledger:
     def extents(self) -> Iterator[Extent]:
         """Every extent, by stream and offset."""
         return (_decode_extent(row) for (row,) in self._db.execute("select row from extents order by sid, start"))
+
+    def extents_in(self, file: str) -> list[Extent]:
+        """The extents of one file."""
+        query = "select row from extents where file = (select id from files where name = ?)"
+        return [_decode_extent(row) for (row,) in self._db.execute(query, (file,))]
 
     def bury(self, names: Iterable[str], now_ms: int) -> None:
         """Notes since when files are dead, also of files it did not know; what was noted before stays."""

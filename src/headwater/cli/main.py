@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from headwater import __version__, config
-from headwater.cli import s3p, stream
+from headwater.cli import lake, s3p, stream
 from headwater.cli.serve import EPILOG, serve, settings_or_exit, with_settings
 
 app = typer.Typer(
@@ -24,6 +24,7 @@ config_app = typer.Typer(help="See the settings in force, or what all of them me
 app.command(epilog=EPILOG)(with_settings(serve))
 app.add_typer(stream.app, name="stream")
 app.command("s3p")(s3p.shell)
+app.add_typer(lake.app, name="lake")
 app.add_typer(config_app, name="config")
 
 

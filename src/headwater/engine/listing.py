@@ -6,7 +6,6 @@ Owns that merge. Never loads a stream.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from heapq import nsmallest
 
 import msgspec
 
@@ -55,13 +54,13 @@ def page(shelf: Shelf, bucket: str, prefix: str, after: str, limit: int, now_ms:
         if len(part) < wanted or len(shown) >= wanted:
             break
         start = part[-1].key
-    fresh = {
-        key: stream
-        for key, stream in shelf.unlisted.items()
-        if (low < key or (exact and key == low)) and key.startswith(f"{bucket}/{prefix}")
+    # Rows come in order, so nothing behind the last one that this page needs can be on it.
+    end = list(shown)[wanted - 1] if len(shown) >= wanted else high
+    fresh: dict[str, StreamRow | LiveStream] = {
+        key: stream for key, stream in shelf.unlisted.items() if low < key < end or (exact and key == low)
     }
-    shown.update(_visible(shelf, dict(fresh), now_ms))
-    keys = nsmallest(wanted, shown, key=str.encode)
+    shown.update(_visible(shelf, fresh, now_ms))
+    keys = sorted(shown)[:wanted]  # code points sort as their UTF-8 bytes do
     listed = [_listed(shown[key]) for key in keys[:limit]]
     return Page(listed, len(keys) > limit)
 

@@ -33,9 +33,9 @@ class Policies:
         if stream.retention is None or stream.earliest >= timeline.start:
             return None
         known = self._oldest.get(stream.sid)
-        if known is not None and known.earliest == stream.earliest:
-            if not retention.beyond(known, stream, stream.visible, now_ms):
-                return None
+        seen = known is not None and known.earliest == stream.earliest
+        if known is not None and seen and not retention.beyond(known, stream, stream.visible, now_ms):
+            return None
         found: tuple[int, int] | None = None
         held_by = forks.holder(stream, stream.earliest)
         extents = self._shelf.extents(held_by.sid, stream.earliest, EXTENTS_MAX)

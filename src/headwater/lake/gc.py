@@ -123,7 +123,7 @@ def carry_out(
     now_ms: int,
     check: Check,
 ) -> Swept:
-    """Does what was planned, in the order that a crash may cut anywhere. Raises StoreError; the rest stays for later."""
+    """Does what was planned, in an order that a crash may cut anywhere. Raises StoreError; the rest stays for later."""
     if chosen.leaving:
         leave_table(chosen.leaving)
     if chosen.dying:

@@ -145,6 +145,11 @@ class Reader:
                 row = end
         return found
 
+    def rows(self, file: str) -> list[int]:
+        """How many rows each row group of a file has, as its footer says."""
+        footer = self._footer(file)
+        return [footer.row_group(number).num_rows for number in range(footer.num_row_groups)]
+
     def forget(self, file: str) -> None:
         """Drops what is kept of a file that no extent names any more."""
         self._cache.forget(lambda key: isinstance(key, tuple) and key[0] == file)

@@ -65,7 +65,7 @@ def beyond(oldest: Oldest, stream: Stream, visible: int, now_ms: int) -> bool:
 
 
 def settled(stream: Stream, held_by: Stream, extents: list[Extent]) -> list[Oldest]:
-    """What `stream` sees of extents of `held_by` (itself or an ancestor), oldest first, cut off where it forked away."""
+    """What `stream` sees of extents of `held_by` (itself or an ancestor), oldest first, cut off at its fork point."""
     limit = forks.limit_of(stream, held_by)
     timeline = held_by.timeline
     # Ids grow: no record of an extent is newer than the first one behind it.

@@ -260,7 +260,8 @@ def _fence(sub: Subscription, shown: Shown, now_ms: int) -> None:
         raise Fenced
     if sub.config.kind == PULL_WAKE and current.holder is None:
         raise Fenced
-    pass
+    if current.lease_until_ms is not None and now_ms >= current.lease_until_ms:
+        raise Fenced
 
 
 def expire(sub: Subscription, now_ms: int) -> Ended | None:

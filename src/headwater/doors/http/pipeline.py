@@ -1,6 +1,7 @@
 """What the data pipeline asks of a node: the records that are not in the lake yet, and a push to settle them.
 
-Owns `/__headwater/groups/{g}/feed`, `/__headwater/groups` and `/__headwater/flush/...`. Never reads the lake.
+Owns `/__headwater/groups/{g}/feed`, `/__headwater/groups`, `/__headwater/flush/...` and `/__headwater/lake`, which
+says what the lake holds. Never reads records from it.
 
 The feed answers with Arrow IPC, rows as in the lake, in the order of the log:
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 from headwater.doors.http import headers as parse
 from headwater.doors.http.connection import Exchange
@@ -30,10 +32,14 @@ Encode = Callable[[list[Batch], int], bytes]
 
 
 class Pipeline:
-    def __init__(self, group: Group, flusher: Flusher | None, encode: Encode) -> None:
+    def __init__(
+        self, group: Group, flusher: Flusher | None, encode: Encode, describe: Callable[[], dict[str, Any]] | None
+    ) -> None:
         self._group = group
         self._flusher = flusher
         self._encode = encode
+        self._describe = describe
+        """Says what is in the lake. Runs in a worker thread."""
 
     def groups(self, exchange: Exchange, rest: bytes, query: bytes) -> None:
         """`/__headwater/groups` and what is below it."""
@@ -90,6 +96,18 @@ class Pipeline:
             ("Cache-Control", "no-store"),
         ]
         exchange.reply(exchange.responder.full(200, headers, body, exchange.request.keep_alive))
+
+    def lake(self, exchange: Exchange, rest: bytes, query: bytes) -> None:
+        """`GET /__headwater/lake`: files, rows and bytes of the lake, as of the last checkpoint."""
+        if rest not in (b"", b"/"):
+            raise NoSuchRoute
+        _only(exchange, b"GET")
+        if self._describe is None:
+            raise BadQuery("lake", "this node has no lake")
+        exchange.run(self._answer_lake(exchange, self._describe))
+
+    async def _answer_lake(self, exchange: Exchange, describe: Callable[[], dict[str, Any]]) -> None:
+        exchange.json(200, await asyncio.to_thread(describe))
 
     def flush(self, exchange: Exchange, rest: bytes, query: bytes) -> None:
         """`POST /__headwater/flush` or `.../flush/{bucket}/{stream}`: settles what is synced by now."""

@@ -136,6 +136,11 @@ class Connection(asyncio.Protocol):
             self._in_flight_bytes += len(data)
             if self._in_flight_bytes > IN_FLIGHT_BYTES_MAX:
                 self._stop_receiving()
+        elif len(parsed) == 1 and type(command := parsed[0]) is Append:
+            self._unanswered_count = 1
+            self._active = True
+            self._append(command)
+            return
         if parsed:
             self._unanswered_count += len(parsed)
             self._active = True
@@ -197,8 +202,6 @@ class Connection(asyncio.Protocol):
     def _start_commands(self) -> bool:
         """Returns True when more could start, but others have to have their turn first."""
         waiting, pending, server = self.waiting, self.pending, self.server
-        group = server.group
-        streams, submit = group.shelf.streams, group.submit
         if server.closing:
             self._refuse_waiting()
         budget = COMMANDS_PER_TURN_MAX
@@ -207,21 +210,7 @@ class Connection(asyncio.Protocol):
             budget -= 1
             if type(command) is Append:
                 waiting.popleft()
-                name, records, ms = command.name, command.records, command.ms
-                counts = _ALONE if len(records) == 1 else [len(records)]
-                key = server.keys.get(name) or server.key(name)
-                stream = streams.get(key) or group.shelf.find(key)
-                content_type = None
-                if stream is not None and stream.is_json:
-                    # What is not JSON has no type to speak of, and is refused as such.
-                    if not outcomes.are_json(records):
-                        content_type = DEFAULT_CONTENT_TYPE
-                elif waiting:
-                    counts = self._join_run(command, budget) or counts
-                    budget -= len(counts) - 1
-                waiter = Pending(self, name, counts)
-                pending.append(waiter)
-                submit(key, model.Append(records, content_type, None, None, False, None, ms), waiter)
+                budget -= self._append(command, budget)
             elif type(command) is Create:
                 waiting.popleft()
                 key = server.key(command.name)
@@ -236,6 +225,25 @@ class Connection(asyncio.Protocol):
                 waiting.popleft()
                 self._start_alone(command)
         return bool(waiting) and budget <= 0
+
+    def _append(self, command: Append, more_max: int = 0) -> int:
+        """Submits an APPEND, and up to `more_max` of those behind it together with it; returns how many of those."""
+        name, records = command.name, command.records
+        counts = _ALONE if len(records) == 1 else [len(records)]
+        server = self.server
+        key = server.keys.get(name) or server.key(name)
+        stream = server.streams.get(key) or server.group.shelf.find(key)
+        content_type = None
+        if stream is not None and stream.is_json:
+            # What is not JSON has no type to speak of, and is refused as such.
+            if not outcomes.are_json(records):
+                content_type = DEFAULT_CONTENT_TYPE
+        elif more_max and self.waiting:
+            counts = self._join_run(command, more_max) or counts
+        waiter = Pending(self, name, counts)
+        self.pending.append(waiter)
+        server.submit(key, model.Append(records, content_type, None, None, False, None, command.ms), waiter)
+        return len(counts) - 1
 
     def _join_run(self, first: Append, commands_max: int) -> list[int] | None:
         """Adds the records of the APPENDs behind `first` to its own, as far as they can be submitted as one.

@@ -1,0 +1,236 @@
+"""`headwater lake …`: what is in the lake, whether catalog, table and objects agree, and what gc would remove.
+Owns arguments, output and exit codes; never decides what is right or what goes: `lake.verify` and `lake.gc` do.
+Exit codes: 0 clean or done, 1 findings or a refusal, 2 the command was wrong."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from headwater import config
+from headwater.cli import client as http
+from headwater.cli.client import Client, ClientError
+
+app = typer.Typer(help="Look at the lake, check it, and remove what nothing refers to.", no_args_is_help=True)
+
+Data = Annotated[
+    str | None,
+    typer.Option("--data", metavar="DIR", help="Data directory of the node; also HEADWATER_DATA.", show_default=False),
+]
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", metavar="FILE", help="TOML file with the node's settings.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Url = Annotated[
+    str | None,
+    typer.Option("--url", metavar="URL", help="Ask a running node instead of reading its files.", show_default=False),
+]
+
+
+@app.command()
+def info(data: Data = None, url: Url = None, config_file: ConfigFile = None, as_json: AsJson = False) -> None:
+    """Show what the lake holds. Beside a running node the figures are those of its last checkpoint."""
+    with _telling():
+        if url is not None:
+            if data is not None:
+                raise http.BadUsage("--url and --data exclude each other", "leave out one of them")
+            with closing(Client(url)) as client:
+                facts = json.loads(client.request("GET", "/__headwater/lake").body)
+        else:
+            facts = _info(_settings(data, config_file))
+        if as_json:
+            typer.echo(json.dumps(facts))
+            return
+        groups = facts.pop("groups", [])
+        _show(("", ""), [(name.replace("_", " "), _cell(name, value)) for name, value in facts.items()])
+        if groups:
+            _show(list(groups[0]), [[_cell(name, value) for name, value in group.items()] for group in groups])
+
+
+@app.command()
+def verify(
+    data: Data = None,
+    config_file: ConfigFile = None,
+    deep: Annotated[bool, typer.Option("--deep", help="Read every row, not only the files' footers.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Check that catalog, Delta log and objects agree. The node must be stopped."""
+    with _telling():
+        from headwater.cli.stopped import opened
+        from headwater.lake.info import read_table
+        from headwater.lake.verify import verify as check
+
+        settings = _settings(data, config_file)
+        with opened(Path(settings.data), settings.log_file_bytes) as stopped, _progress() as progress:
+            store = _store(settings)
+            found = read_table(store)
+            report = check(store, {} if found is None else found[1], stopped, deep, progress)
+        if as_json:
+            typer.echo(msgspec.json.encode(report))
+        else:
+            for finding in report.findings:
+                typer.echo(http.printable(f"{finding.kind}: {finding.subject}: {finding.what}"), err=True)
+            facts = msgspec.to_builtins(report)
+            facts["findings"] = facts.pop("findings_count")
+            _show(("", ""), [(name, _cell(name, value)) for name, value in facts.items()])
+        if report.findings_count:
+            raise typer.Exit(1)
+
+
+@app.command()
+def gc(
+    data: Data = None,
+    config_file: ConfigFile = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would go.")] = False,
+    grace_ms: Annotated[
+        int | None,
+        typer.Option(
+            "--grace-ms", metavar="MS", min=0, help="Instead of the setting lake_grace_ms.", show_default=False
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Remove what nothing refers to. A running node does that by itself: the node must be stopped."""
+    with _telling():
+        from headwater.cli.stopped import opened
+        from headwater.lake import gc as collector
+        from headwater.lake.info import read_table
+        from headwater.lake.table import open_table
+        from headwater.world import SystemClock
+
+        settings = _settings(data, config_file)
+        grace = settings.lake_grace_ms if grace_ms is None else grace_ms
+        now_ms = SystemClock().now_ms()
+        with opened(Path(settings.data), settings.log_file_bytes) as stopped:
+            store = _store(settings)
+
+            def committed() -> dict[str, int]:
+                found = read_table(store)
+                return {} if found is None else {name: info.modified_ms for name, info in found[1].items()}
+
+            def leave_table(names: list[str]) -> None:
+                open_table(store).commit([], names, now_ms)
+
+            listing = collector.survey(store, committed, now_ms - grace, _go_on)
+            plan = collector.plan(listing, stopped.ledger, stopped.pending(), now_ms - grace, _go_on)
+            if not dry_run:
+                collector.carry_out(plan, store, leave_table, stopped.ledger, now_ms, _go_on)
+        rows = [("leaves the table", name, "") for name in plan.leaving]
+        rows += [("grace period begins", name, "") for name in plan.dying if name not in plan.leaving]
+        rows += [("dead file", name, "") for name in plan.dead]
+        for what, objects in (("orphan", plan.orphans), ("snapshot", plan.snapshots), ("leftover", plan.leftovers)):
+            rows += [(what, stored.key, str(stored.size_bytes)) for stored in objects]
+        if as_json:
+            shown = [{"what": what, "name": name, "bytes": int(size) if size else None} for what, name, size in rows]
+            typer.echo(json.dumps({"dry_run": dry_run, "removed": shown}))
+            return
+        _show(("what", "name", "bytes"), rows)
+        typer.echo(f"{len(rows)} {'would go' if dry_run else 'done'}", err=True)
+
+
+def _go_on() -> None:
+    """Nothing stops a run from the command line but Ctrl-C."""
+
+
+def _settings(data: str | None, config_file: Path | None) -> config.Settings:
+    flags = {} if data is None else {"data": data}
+    settings = config.resolve(flags, config.process_environment(), config_file).settings
+    if settings.memory:
+        raise http.BadUsage("a node with memory = true has no lake", "name the data directory of another")
+    return settings
+
+
+def _store(settings: config.Settings) -> Any:
+    from headwater.app import lake_url, open_lake
+
+    return open_lake(settings, lake_url(settings))
+
+
+def _info(settings: config.Settings) -> dict[str, Any]:
+    from headwater.catalog.ledger import Ledger
+    from headwater.cli.stopped import NoData, is_served
+    from headwater.lake.info import describe
+
+    catalog = Path(settings.data) / "catalog.db"
+    if not catalog.is_file():
+        raise NoData(f"{settings.data} holds no node's data: there is no catalog.db")
+    # SQLite lets others read beside the node; what the node logged since its last checkpoint is not seen.
+    with closing(Ledger(catalog, read_only=True)) as ledger:
+        return {**describe(_store(settings), ledger), "served": is_served(Path(settings.data))}
+
+
+@contextmanager
+def _telling() -> Iterator[None]:
+    """A failure is printed with what to do about it and becomes the exit code."""
+    from headwater.app import BadEntry, CatalogMismatch, LogContradiction, LogCorrupt
+    from headwater.cli.stopped import NoData, Served
+    from headwater.lake.store import StoreError
+
+    try:
+        yield
+    except ClientError as why:
+        typer.echo(http.printable(f"error: {why.message}"), err=True)
+        if why.advice:
+            typer.echo(f"  {why.advice}", err=True)
+        raise typer.Exit(why.exit_code) from None
+    except config.BadSettings as bad:
+        for problem in bad.problems:
+            typer.echo(http.printable(f"error: {problem}"), err=True)
+        raise typer.Exit(2) from None
+    except (NoData, Served, StoreError, LogCorrupt, LogContradiction, CatalogMismatch, BadEntry) as why:
+        typer.echo(http.printable(f"error: {why}"), err=True)
+        raise typer.Exit(1) from None
+    except sqlite3.Error as why:
+        typer.echo(http.printable(f"error: the catalog cannot be read: {why}"), err=True)
+        raise typer.Exit(1) from None
+
+
+@contextmanager
+def _progress() -> Iterator[Any]:
+    """A bar per kind of thing on a terminal; nothing elsewhere."""
+    if not sys.stderr.isatty():
+        yield lambda what, done, total: None
+        return
+    with Progress(console=Console(stderr=True), transient=True) as bars:
+        tasks: dict[str, Any] = {}
+
+        def tell(what: str, done: int, total: int | None) -> None:
+            if what not in tasks:
+                tasks[what] = bars.add_task(what, total=total)
+            bars.update(tasks[what], completed=done, total=total)
+
+        yield tell
+
+
+def _cell(name: str, value: object) -> str:
+    if value is None:
+        return ""
+    if name.endswith("_ms") and isinstance(value, int):
+        return datetime.fromtimestamp(value / 1_000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    return json.dumps(value) if isinstance(value, bool) else str(value)
+
+
+def _show(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table on a terminal; elsewhere lines that a script can split at tabs."""
+    console = Console(highlight=False, markup=False)
+    if not console.is_terminal:
+        for row in rows:
+            typer.echo("\t".join(map(http.printable, row)))
+        return
+    table = Table(*titles, show_header=any(titles))
+    for row in rows:
+        table.add_row(*map(http.printable, row))
+    if table.row_count:
+        console.print(table)

@@ -1,0 +1,94 @@
+"""What is in a lake, in numbers: for `headwater lake info` and the node's own page.
+
+Owns a look at table and store that changes neither, so that it may be taken beside a node that serves them. Never
+judges what it finds: `verify` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from headwater.lake.gc import SNAPSHOTS
+from headwater.lake.layout import FileInfo
+from headwater.lake.store import LakeDamaged, ObjectStore
+
+_COLUMNS = ("path", "size_bytes", "modification_time", "num_records", "min.group", "min.position", "max.position")
+"""Of Delta's list of files, in the order of `FileInfo`'s fields."""
+
+
+class Counted(Protocol):
+    """The catalog, as far as it is counted here (see `catalog.ledger`)."""
+
+    def position(self) -> int: ...
+    def counts(self) -> dict[str, int]: ...
+    def files(self) -> dict[str, int | None]: ...
+    def live_rows(self) -> dict[str, int]: ...
+
+
+def read_table(store: ObjectStore) -> tuple[int, dict[str, FileInfo]] | None:
+    """The newest version and its files; None when there is no table. Neither mends nor creates one."""
+    try:
+        table = DeltaTable(store.uri, storage_options=store.storage_options or None)
+        listed = pa.table(table.get_add_actions(flatten=True))
+    except TableNotFoundError:
+        return None
+    except (DeltaError, OSError) as error:
+        raise store.explain(error) or LakeDamaged("_delta_log", str(error).partition("\n")[0]) from error
+    absent = [None] * len(listed)
+    columns = [listed[name].to_pylist() if name in listed.column_names else absent for name in _COLUMNS]
+    return table.version(), {row[0]: FileInfo(*row) for row in zip(*columns, strict=True)}
+
+
+def describe(store: ObjectStore, catalog: Counted) -> dict[str, Any]:
+    """Costs a listing of the table and of the snapshots, and a walk over an index of the catalog."""
+    found = read_table(store)
+    version, files = (None, {}) if found is None else found
+    live = catalog.live_rows()
+    known = catalog.files()
+    total = _sum(files.values())
+    rows = total["rows"]
+    snapshots = [stored.size_bytes for stored in store.list(SNAPSHOTS)]
+    live_count = sum(live.values())
+    return {
+        "lake": store.uri,
+        "table_version": version,
+        **total,
+        "rows_live": live_count,
+        "rows_dead": max(0, rows - live_count),
+        "files_without_records": len(known.keys() - live.keys()),
+        "files_waiting_for_deletion": sum(1 for dead_ms in known.values() if dead_ms is not None),
+        "snapshots": len(snapshots),
+        "snapshot_bytes": sum(snapshots),
+        **catalog.counts(),
+        "catalog_position": catalog.position(),
+        "groups": [
+            {"group": group, **_sum(info for info in files.values() if info.group == group)}
+            for group in sorted({info.group for info in files.values() if info.group is not None})
+        ],
+    }
+
+
+def _sum(files: Iterable[FileInfo]) -> dict[str, Any]:
+    listed = list(files)
+    lows = [info.position_min for info in listed if info.position_min is not None]
+    highs = [info.position_max for info in listed if info.position_max is not None]
+    times_ms = [info.modified_ms for info in listed]
+    return {
+        "files": len(listed),
+        "rows": sum(info.row_count or 0 for info in listed),
+        "bytes": sum(info.size_bytes for info in listed),
+        "position_min": min(lows, default=None),
+        "position_max": max(highs, default=None),
+        "oldest_ms": min(times_ms, default=None),
+        "newest_ms": max(times_ms, default=None),
+    }
+
+
+def flat(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Without the groups, for a table of two columns."""
+    return {name: value for name, value in facts.items() if name != "groups"}
