@@ -169,7 +169,7 @@ def serving(peer: Peer, extra_environment: dict[str, str] | None = None) -> Iter
                 preexec_fn=die_with_parent,
             )
         try:
-            yield Server(peer, _await_ready(peer, process, said), process.pid, directory)
+            yield Server(peer, await_ready(peer, process, said), process.pid, directory)
         finally:
             end(process)
     finally:
@@ -183,7 +183,7 @@ def kill(server: Server) -> None:
     os.kill(server.pid, signal.SIGKILL)
 
 
-def _await_ready(peer: Peer, process: subprocess.Popen[bytes], said: Path) -> int:
+def await_ready(peer: Peer, process: subprocess.Popen[bytes], said: Path) -> int:
     deadline = time.monotonic() + START_SECONDS_MAX
     while time.monotonic() < deadline:
         if found := peer.ready.search(said.read_text(errors="replace")):

