@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from deltalake import DeltaTable
 
@@ -28,7 +29,7 @@ Row = tuple[str, int, int, bytes]
 
 
 def path_of(key: str) -> str:
-    return f"/v1/stream/{key}"
+    return f"/v1/stream/{quote(key)}"
 
 
 def create(connection: Connection, key: str, headers: Mapping[str, str] = TEXT, body: bytes | None = None) -> Response:

@@ -24,7 +24,7 @@ from tests.lake_node.world import ListLake, World
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
-EXAMPLES = int(os.environ.get("HEADWATER_HISTORIES", "60"))
+EXAMPLES = int(os.environ.get("HEADWATER_HISTORIES", "150"))
 KEYS = ("a/one", "a/two", "b/one", "b/two/deep")
 quietly = settings(
     phases=[Phase.explicit, Phase.generate],

@@ -169,25 +169,37 @@ def test_a_node_killed_in_an_outage_starts_again_and_loses_nothing(
     assert_table_is_http(node, ("s3/a",), lake, options(s3))
 
 
-@pytest.mark.parametrize("part", ["data/", "_delta_log/"], ids=["a file", "a commit"])
+# A commit is looked for before it is made again: only when that fails too does the flush begin anew.
+STORED = {
+    "a file": [("PUT", "data/", 12, True)],
+    "a commit": [("PUT", "_delta_log/", 1, True)],
+    "a commit that cannot be looked for": [("PUT", "_delta_log/", 1, True), ("GET", "", 40, False)],
+}
+
+
+@pytest.mark.parametrize("what", STORED)
 @pytest.mark.parametrize("status", [500, None], ids=["answered 500", "cut"])
 def test_a_write_that_was_stored_but_not_confirmed_is_neither_lost_nor_doubled(
-    node: Node, proxy: FaultProxy, s3: S3, lake: str, part: str, status: int | None
+    node: Node, proxy: FaultProxy, s3: S3, lake: str, what: str, status: int | None
 ) -> None:
     with node.connect() as connection:
         create(connection, "s3/a")
         append(connection, "s3/a", b"0")
         flush(node)
-        # More often than anything is tried again at once: the flush itself has to be.
+        faults = [
+            Fault(method, part, times, status, after_forwarding=after) for method, part, times, after in STORED[what]
+        ]
         with proxy.lock:
-            proxy.faults.append(Fault("PUT", part, 12, status, after_forwarding=True))
+            proxy.faults += faults
         for number in range(30):
             append(connection, "s3/a", f"{number:02d}".encode() * 5_000)
-    eventually(lambda: not any(fault.times for fault in proxy.faults), lambda: proxy.faults)
-    eventually(lambda: metric(node, "hot_bytes") == 0, lambda: metric(node, "hot_bytes"))
+    eventually(lambda: faults[0].times == 0, lambda: proxy.faults)
+    eventually(lambda: metric(node, "hot_bytes") == 0, lambda: (proxy.faults, node.output()))
+    healed(proxy)
     expected = b"0" + b"".join(f"{number:02d}".encode() * 5_000 for number in range(30))
     assert content(node, "s3/a") == expected
     eventually(lambda: ready(node).status == 200, lambda: ready(node))
+    flush(node)
     assert_table_is_http(node, ("s3/a",), lake, options(s3))
 
 
@@ -224,9 +236,11 @@ def test_hot_memory_stays_under_its_ceiling_before_a_slow_store(
 
 def refused(directory: Path, environment: dict[str, str], given: tuple[str, ...]) -> str:
     node = Node(directory, env=environment, flags=given)
-    with pytest.raises(NotReady) as caught:
-        node.start()
-    node.kill()
+    try:
+        with pytest.raises(NotReady) as caught:
+            node.start()
+    finally:
+        node.kill()
     assert caught.value.exit_code == 1, caught.value
     assert "Traceback" not in caught.value.stderr, caught.value
     return caught.value.stderr
@@ -237,10 +251,9 @@ def refused(directory: Path, environment: dict[str, str], given: tuple[str, ...]
     [
         ((ACCESS_KEY, "wrong"), "lake", "secret access key"),
         (("nobody", "wrong"), "lake", "access key id"),
-        ((ACCESS_KEY, SECRET_KEY), "no-such-bucket", "bucket"),
         ((READER_KEY, READER_SECRET), "lake", "permission"),
     ],
-    ids=["wrong secret", "unknown key", "missing bucket", "no permission"],
+    ids=["wrong secret", "unknown key", "no permission"],
 )
 def test_a_lake_that_cannot_be_used_is_refused_at_start_up(
     s3: S3, tmp_path: Path, keys: tuple[str, str], bucket: str, hint: str
@@ -248,6 +261,14 @@ def test_a_lake_that_cannot_be_used_is_refused_at_start_up(
     environment = {"AWS_ACCESS_KEY_ID": keys[0], "AWS_SECRET_ACCESS_KEY": keys[1]}
     said = refused(tmp_path, environment, flags(s3.endpoint, f"s3://{bucket}/refused"))
     assert hint in said and f"s3://{bucket}" in said, said
+
+
+def test_a_missing_bucket_is_refused_at_start_up(proxy: FaultProxy, tmp_path: Path) -> None:
+    """SeaweedFS makes a bucket for whoever may; Amazon's answer is given in its place."""
+    body = b"<Error><Code>NoSuchBucket</Code><Message>The specified bucket does not exist</Message></Error>"
+    proxy.faults += [Fault(method, "", FOR_EVER, 404, body) for method in ("PUT", "GET")]
+    said = refused(tmp_path, CREDENTIALS, flags(proxy.endpoint, "s3://no-such-bucket/refused"))
+    assert "the bucket does not exist" in said and "s3://no-such-bucket" in said, said
 
 
 def test_an_endpoint_that_nobody_answers_is_refused_at_start_up(tmp_path: Path) -> None:

@@ -239,3 +239,23 @@ def test_a_fork_of_a_name_that_changed_hands_during_the_lookup_is_judged_anew() 
         assert isinstance(await world.submit(KEY, Append([b"on"])), Appended)
 
     played(play)
+
+
+def test_more_streams_than_fit_a_file_settle_in_several_and_the_oldest_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def play(world: World, gate: Gate) -> None:
+        monkeypatch.setattr("headwater.engine.flush.RUNS_MAX", 3)
+        for number in range(8):
+            await world.create(f"many/{number}", [4], False, False)
+        for number in range(5):
+            await world.append(f"many/{number}", [4], False)
+        before = world.group.lake_position()
+        await world.flush(1 << 20)
+        assert [len(places) for places in gate.table.values()] == [3]
+        assert world.group.lake_position() > before
+        await world.check(3, 12)
+        await world.flush_all()
+        assert [len(places) for places in gate.table.values()] == [3, 3, 3, 1]
+        await world.check(3, 12)
+        await world.check_table()
+
+    played(play)

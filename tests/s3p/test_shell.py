@@ -171,7 +171,7 @@ def test_tab_offers_commands_and_then_options(line: str, word: str, offered: lis
     assert completions(line, word) == offered
 
 
-def test_a_person_at_a_terminal_has_a_prompt_and_a_history(address: str, tmp_path: Path) -> None:
+def test_a_person_at_a_terminal_has_a_prompt_and_a_history(plain_node: Node, address: str, tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     environ = {**os.environ, "HOME": str(tmp_path), "TERM": "dumb", "PYTHONUNBUFFERED": "1"}
     process = subprocess.Popen(
@@ -198,6 +198,9 @@ def test_a_person_at_a_terminal_has_a_prompt_and_a_history(address: str, tmp_pat
         os.write(ours, b"APPEND person ID=7 hi\n")
         until(b"7-0\r\n")
         os.write(ours, b"READ person BLOCK=60000 MIN_ID=9-0\n")
+        # Only then is it the READ that Ctrl-C interrupts.
+        while not plain_node.request("GET", "/__headwater/metrics").json()["s3p_reads_blocked"]:
+            pass
         until(b"MIN_ID=9-0\r\n")
         os.write(ours, b"\x03")
         until(b"s3p> ")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections.abc import Callable
+from heapq import nsmallest
 
 from headwater.engine.group import Group
 from headwater.engine.live import LiveStream
@@ -19,6 +20,9 @@ from headwater.world import BlobsUnavailable, Lake
 
 LOOK_S = 0.2
 COLLECT_SLICE = 500
+RUNS_MAX = 10_000
+"""Streams in one file. Where they came to lie is one event, made true in one step: 3 µs of the event loop and 73 bytes
+of the log for each (Group.settle with 100,000 one-record streams: 284 ms, 7.3 MB)."""
 RETRY_S_MAX = 30.0
 
 
@@ -45,6 +49,8 @@ class Flusher:
         self._retry_s = 0.0
         self._doubt = True
         """The table may hold a file that the log does not know."""
+        self._complete = False
+        """The last flush took everything that was synced when it began."""
         self._last_s = asyncio.get_running_loop().time()
         self.failure: str | None = None
         self.flushes_count = 0
@@ -69,7 +75,7 @@ class Flusher:
             if shelf.hot_bytes < self._flush_bytes and not aged and self.failure is None:
                 continue
             try:
-                while await self.flush() and shelf.hot_bytes >= self._flush_bytes:
+                while await self.flush() and (shelf.hot_bytes >= self._flush_bytes or (aged and not self._complete)):
                     pass
             except BlobsUnavailable as error:
                 self._failed(str(error))
@@ -113,7 +119,7 @@ class Flusher:
             self.failure, self._retry_s = None, 0.0
             self.flushes_count += 1
             self.flushed_bytes += size
-            if size < self._file_bytes_max:
+            if self._complete:
                 self._last_s = asyncio.get_running_loop().time()
             return size
 
@@ -139,7 +145,12 @@ class Flusher:
     async def _collect(self) -> tuple[list[Run], dict[int, LiveStream], int]:
         """Runs of the oldest records, up to a file's size. Walks the streams that hold something, in slices."""
         limit = self._group.log.synced
-        held = sorted(self._group.shelf.holding.values(), key=_floor)
+        held = list(self._group.shelf.holding.values())
+        self._complete = len(held) <= RUNS_MAX
+        if self._complete:
+            held.sort(key=_floor)
+        else:
+            held = await asyncio.to_thread(nsmallest, RUNS_MAX, held, key=_floor)
         runs: list[Run] = []
         streams: dict[int, LiveStream] = {}
         size = 0
@@ -151,6 +162,8 @@ class Flusher:
                 runs.append(run)
                 streams[stream.sid] = stream
                 size += run.ends[-1] - run.start
+                if size >= self._file_bytes_max:
+                    self._complete = False
             if index % COLLECT_SLICE == COLLECT_SLICE - 1:
                 await asyncio.sleep(0)
         return runs, streams, size

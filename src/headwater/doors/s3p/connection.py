@@ -141,8 +141,8 @@ class Connection(asyncio.Protocol):
         self._active = True
         self._unanswered_count += len(parsed)
         try:
-            if self._unanswered_count == 1 and type(parsed[0]) is Append:
-                # One APPEND at a time needs no queue: 5.9 µs instead of 6.6 for all that Python does between two replies.
+            if self._unanswered_count == 1 and type(parsed[0]) is Append and not self.paused:
+                # One APPEND at a time needs no queue: all that Python does for it takes 5.9 µs instead of 6.6.
                 self._append(parsed[0])
             else:
                 self.waiting += parsed
