@@ -5,6 +5,8 @@ Owns the clocks of reads and paced appends; knows no peer by name. Run by `gener
 
 import asyncio
 import gc
+import json
+import random
 import re
 import socket
 import time
@@ -19,13 +21,27 @@ _LENGTH = re.compile(rb"\r\nContent-Length: (\d+)", re.IGNORECASE)
 _NEXT = re.compile(rb"\r\nStream-Next-Offset: (\d+)", re.IGNORECASE)
 
 
+def texts(size: int) -> list[bytes]:
+    """Bodies like lines of JSON, which compress as such do. They repeat beyond the reach of the codec (64 KB)."""
+    chance = random.Random(5)
+    kinds = ("click", "view", "order", "cancel", "refund", "login")
+    found = []
+    for _ in range(16):
+        lines = []
+        while sum(map(len, lines)) < size:
+            line = {"id": chance.getrandbits(48), "kind": chance.choice(kinds), "value": chance.random()}
+            lines.append(json.dumps(line).encode() + b"\n")
+        found.append(b"".join(lines)[:size])
+    return found
+
+
 def fill(spec: dict) -> dict:
     """Appends records of one size to one stream, many in flight on one connection."""
     port, size, depth = spec["port"], spec["record_bytes"], 64
     count = spec["bytes"] // size
     with Exchange(port) as exchange:
         exchange.create(spec["stream"], CONTENT_TYPE)
-    bodies = [append_request(spec["stream"], port, CONTENT_TYPE, bytes([65 + n]) * size) for n in range(16)]
+    bodies = [append_request(spec["stream"], port, CONTENT_TYPE, body) for body in texts(size)]
     reader = ResponseReader()
     sent = answered = 0
     with socket.create_connection(("127.0.0.1", port), timeout=60) as link:

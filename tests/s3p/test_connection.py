@@ -313,6 +313,7 @@ def test_nothing_starts_while_the_client_does_not_take_its_replies() -> None:
         await door.synced()
         assert door.read("_default/s") == b""
         peer.connection.resume_writing()
+        await door.settle()
         await door.synced()
         assert peer.taken() == id_reply(1_000_000, 0)
         assert peer.transport.reading

@@ -7,6 +7,7 @@ import contextlib
 import os
 import pty
 import select
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -202,7 +203,7 @@ def test_a_person_at_a_terminal_has_a_prompt_and_a_history(plain_node: Node, add
         while not plain_node.request("GET", "/__headwater/metrics").json()["s3p_reads_blocked"]:
             pass
         until(b"MIN_ID=9-0\r\n")
-        os.write(ours, b"\x03")
+        process.send_signal(signal.SIGINT)
         until(b"s3p> ")
         os.write(ours, b"READ person\n")
         until(b"7-0  hi\r\n")

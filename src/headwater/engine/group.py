@@ -234,10 +234,11 @@ class Group:
     def _let_go(self, stream: LiveStream, event: Trimmed | SnapshotPublished, waiter: Waiter | None) -> None:
         """Readers know at once that data is gone; that it is gone for good is acknowledged when it is durable."""
         held = held_bytes(stream)
+        before = stream.snapshot
         position = self._sync_target = self.log.add(event, True)
-        if isinstance(event, SnapshotPublished) and stream.snapshot is not None:
-            self.shelf.discard_blob(stream.snapshot.blob, position)
         evolve(stream, event, position)
+        if before is not None and stream.snapshot is not before:
+            self.shelf.discard_snapshot(stream, before, position)
         self.shelf.cut(stream)
         freed = held - held_bytes(stream)
         if freed:

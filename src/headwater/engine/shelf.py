@@ -15,7 +15,7 @@ from headwater.model.buckets import Bucket
 from headwater.model.events import BucketEvent, Created, Deleted
 from headwater.model.extents import Extent
 from headwater.model.names import bucket_of
-from headwater.model.row import BucketRow
+from headwater.model.row import BucketRow, Snapshot
 from headwater.model.stream import NEVER_MS, born, evolve, settle
 from headwater.world import Catalog
 
@@ -121,15 +121,24 @@ class Shelf:
             if position > parent.position:
                 parent.children -= 1
                 self._changed(parent, position)
-                self.cut(parent)  # what it let go of while the fork needed it goes now
+                self._let_go(parent)
             if parent.children or not parent.soft_deleted:
                 break
             self._discard(parent)
             parent = parent.parent
 
+    def _let_go(self, stream: LiveStream) -> None:
+        """What the stream let go of while a fork needed it goes now, when that was the last one."""
+        self.cut(stream)
+        timeline = stream.timeline
+        if not stream.children and stream.earliest > timeline.start:
+            freed = timeline.drop_before(timeline.index_until(stream.earliest))
+            if freed:
+                self.released(stream, freed)
+
     def _discard(self, stream: LiveStream) -> None:
         if stream.snapshot is not None:
-            self.discard_blob(stream.snapshot.blob, stream.position)
+            self.discard_snapshot(stream, stream.snapshot, stream.position)
         self.streams.pop(stream.key, None)
         self.dirty.pop(stream.sid, None)
         self.removed[stream.sid] = stream.key
@@ -159,6 +168,11 @@ class Shelf:
         if bucket is None:
             bucket = self.buckets[name] = Bucket(BucketRow(name, 0, False, at_ms, 0))
         return bucket
+
+    def discard_snapshot(self, stream: LiveStream, snapshot: Snapshot, position: int) -> None:
+        """The stream has no more use for a snapshot. One that forks may share is left to the lake's gc."""
+        if not stream.children and stream.forked is None:
+            self.discard_blob(snapshot.blob, position)
 
     def discard_blob(self, blob: str, position: int) -> None:
         self.blobs_discarded.append((position, blob))

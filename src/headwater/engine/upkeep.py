@@ -15,6 +15,7 @@ from headwater.world import Blobs, BlobsUnavailable
 EXPIRE_SLICE = 200
 EVICT_SLICE = 5_000
 EXPIRE_INTERVAL_S = 0.25
+UNLISTED_MAX = 10_000
 
 
 class Upkeep:
@@ -61,11 +62,20 @@ class Upkeep:
 
     async def _checkpoint(self) -> None:
         while True:
-            await asyncio.sleep(self._checkpoint_interval_s)
+            await self._until_checkpoint()
             await self._try_checkpoint()
             await self._delete_blobs()
             self._group.expire_unloaded(EXPIRE_SLICE)
             self._group.log.seal()
+
+    async def _until_checkpoint(self) -> None:
+        """The interval, or less when many streams were created: a listing walks those the catalog does not know yet."""
+        left_s = self._checkpoint_interval_s
+        while left_s > 0 and len(self._group.shelf.unlisted) < UNLISTED_MAX:
+            step_s = min(left_s, EXPIRE_INTERVAL_S)
+            await asyncio.sleep(step_s)
+            left_s -= step_s
+        await asyncio.sleep(0)
 
     async def _try_checkpoint(self) -> None:
         if self._group.log.failure is not None:

@@ -15,6 +15,7 @@ DEFAULT_BUCKET = "_default"
 BUCKETED_BYTES_MAX = 122
 """Extension spec 1.1: limit of a stream id, and of `bucket/stream` together, on the bucketed surface."""
 RESERVED_STREAM = "streams"
+SUBSCRIPTIONS = "__ds"
 
 _BUCKET = re.compile(r"[a-z0-9_-]{4,64}")
 
@@ -38,6 +39,8 @@ def flat_key(path: str, bytes_max: int) -> str:
     if size > bytes_max:
         raise BadName(f"a stream path is at most {bytes_max} bytes")
     head, slash, rest = path.partition("/")
+    if head == SUBSCRIPTIONS:
+        raise BadName("__ds is reserved for subscriptions")
     if not slash:
         if head == "..":
             raise BadName("'..' is not a name")

@@ -328,7 +328,7 @@ def _append(stream: Stream | None, command: Append, now_ms: int, limits: Limits)
     stream_seq = command.stream_seq
     if stream_seq is not None and stream.stream_seq is not None and stream_seq <= stream.stream_seq:
         raise StreamSeqConflict(stream.stream_seq, stream_seq)
-    if command.if_match is not None and command.if_match not in (stream.etag, "*"):
+    if command.if_match is not None and not _matches(command.if_match, stream.etag):
         raise PreconditionFailed(stream.etag)
 
     last_ms = stream.last_ms
@@ -354,6 +354,11 @@ def _append(stream: Stream | None, command: Append, now_ms: int, limits: Limits)
         forget_before_ms,
         stream.durability,
     )
+
+
+def _matches(if_match: str, etag: str) -> bool:
+    """If-Match names any state, or a list of states one of which has to be the present one."""
+    return if_match == "*" or etag in (tag.strip() for tag in if_match.split(","))
 
 
 def _append_closed(stream: Stream, command: Append) -> Unchanged:
@@ -395,7 +400,14 @@ def born(event: Created, position: int, source: Stream | None = None) -> StreamR
         retention=event.retention,
         forked=forked,
         cold_end=0 if forked is None else forked.at,
+        snapshot=None if source is None or forked is None else _shared_snapshot(source, forked.at),
     )
+
+
+def _shared_snapshot(source: Stream, at: int) -> Snapshot | None:
+    """A fork behind its source's snapshot needs it too: what the snapshot stands for is gone from both."""
+    snapshot = source.snapshot
+    return snapshot if snapshot is not None and snapshot.offset <= at else None
 
 
 def initial_id(event: Created) -> tuple[int, int]:
@@ -456,6 +468,8 @@ def _forget_before(stream: Stream, offset: int, seq: int) -> None:
     """Moves the earliest offset. Records that forks still share stay where they are: only this stream lets them go."""
     stream.earliest = offset
     stream.first_seq = seq
+    if stream.snapshot is not None and stream.snapshot.offset < offset:
+        stream.snapshot = None  # what lies between it and the earliest record is gone: it leads nowhere any more
     timeline = stream.timeline
     if not stream.children and offset > timeline.start:
         timeline.drop_before(timeline.index_until(offset))

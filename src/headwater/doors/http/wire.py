@@ -234,7 +234,9 @@ class RequestParser:
         length = headers.get(b"content-length")
         self.body_expected = int(length) if length else 0
         # Snapshots have a limit of their own, and it has to be known before the body arrives.
-        limit = self._snapshot_max if b"/snapshot/" in self._target else self._body_max
+        limit = self._body_max
+        if b"/snapshot/" in self._target and self._request.method == b"PUT" and _is_snapshot(self._target):
+            limit = self._snapshot_max
         self._body_limit = limit
         if self.body_expected > limit:
             self._fail(BodyTooLarge(limit))
@@ -281,6 +283,12 @@ class RequestParser:
     def _fail(self, failure: Failure) -> None:
         if self._failure is None:
             self._failure = failure
+
+
+def _is_snapshot(target: bytes) -> bool:
+    """Below /v1/stream/ anything is a stream's name; elsewhere /{bucket}/{stream}/snapshot/{offset} is what it says."""
+    path = target.partition(b"?")[0]
+    return b"/snapshot/" in path and not path.startswith(b"/v1/")
 
 
 def _explain(data: bytes, error: Exception) -> Failure:
