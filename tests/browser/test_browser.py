@@ -172,10 +172,7 @@ POLICY_HEADERS = {
 }
 
 
-LEFT_OUT = pytest.mark.xfail(strict=True, reason="the preflight leaves out the headers of retention")
-
-
-@pytest.mark.parametrize("headers", [EVERY_HEADER, pytest.param(POLICY_HEADERS, marks=LEFT_OUT)])
+@pytest.mark.parametrize("headers", [EVERY_HEADER, POLICY_HEADERS])
 def test_a_preflight_allows_every_request_header_that_the_server_reads(
     node: Node, folder: Path, chromium: str, headers: dict[str, str]
 ) -> None:

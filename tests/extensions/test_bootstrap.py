@@ -272,7 +272,6 @@ def test_the_earliest_offset_that_410_names_can_be_read__section_3_4(stream: Str
     assert stream.read(earliest).body == b"two;"
 
 
-@pytest.mark.xfail(strict=True, reason="retention moves past the snapshot and bootstrap then hides a gap")
 def test_bootstrap_never_hides_a_gap_when_retention_passes_the_snapshot__section_3_4(node: Node, bucket: str) -> None:
     """A snapshot that does not reach the earliest retained offset is no start: what lies between is lost unsaid."""
     stream = Stream(node, f"/ds/{bucket}/kept", TEXT)
@@ -291,7 +290,6 @@ def test_bootstrap_never_hides_a_gap_when_retention_passes_the_snapshot__section
     assert latest.status == 404 or stream.read(next_offset(latest)).status == 200
 
 
-@pytest.mark.xfail(strict=True, reason="a fork of a snapshotted stream has no snapshot of its own")
 def test_a_fork_of_a_snapshotted_stream_can_be_bootstrapped__section_3_4(node: Node, bucket: str) -> None:
     stream = make_stream(node, bucket)
     stream.append(b"one;")

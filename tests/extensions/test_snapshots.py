@@ -167,7 +167,6 @@ BIG_BUT_NO_SNAPSHOT = ["/v1/stream/{bucket}/snapshot/x", "/{bucket}/x?live=/snap
 
 
 @pytest.mark.parametrize("path", BIG_BUT_NO_SNAPSHOT)
-@pytest.mark.xfail(strict=True, reason="any target that holds /snapshot/ gets the limit of snapshots")
 def test_only_snapshots_have_the_limit_of_snapshots__section_2_2(small_node: Node, path: str) -> None:
     path = path.format(bucket=make_bucket(small_node))
     assert small_node.request("PUT", path, TEXT).status == 201

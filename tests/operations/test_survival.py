@@ -344,7 +344,6 @@ def test_a_policy_bounds_memory_also_while_a_fork_lives(tmp_path: Path) -> None:
         assert metric(node, "hot_bytes") <= len(b"shared;") + 1000
 
 
-@pytest.mark.xfail(strict=True, reason="what a source kept for its forks stays when the last of them goes")
 def test_what_was_kept_for_a_fork_goes_with_it(tmp_path: Path) -> None:
     with Node.started(tmp_path, flags=OFTEN) as node:
         source = Stream(node, f"/ds/{make_bucket(node)}/source", TEXT)
