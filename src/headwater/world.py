@@ -153,8 +153,8 @@ class LakeLedger(Protocol):
         """Files that no extent refers to."""
         ...
 
-    def snapshot(self, sid: int) -> str | None:
-        """The blob of a stream's snapshot."""
+    def refers(self, sid: int, blob: str) -> bool:
+        """True when a stream's snapshot is in this blob, or may be that of a fork, which shares its source's."""
         ...
 
     def aged(self, now_ms: int) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from headwater.model.row import Snapshot
@@ -104,6 +105,18 @@ def test_only_snapshots_that_no_stream_refers_to_go(farm: Farm) -> None:
     farm.clock.ms += GRACE_MS + 60_000
     assert farm.sweep(lambda: Pending(set(), {logged})).snapshots_deleted == 2
     assert farm.in_store("snapshots") == {meant, logged, foreign}
+
+
+def test_a_superseded_snapshot_stays_while_a_fork_may_share_it(farm: Farm) -> None:
+    shared = "snapshots/1/a"
+    farm.store.put(shared, b"blob")
+    source = stream_row("_default/1", 1, children=1, snapshot=Snapshot(5, "text/plain", "snapshots/1/newer", 4))
+    fork = stream_row("_default/2", 2, snapshot=Snapshot(0, "text/plain", shared, 4))
+    farm.catalog.write(change(rows=[source, fork]))
+    farm.clock.ms += GRACE_MS + 60_000
+    assert farm.sweep().snapshots_deleted == 0
+    farm.catalog.write(change(rows=[msgspec.structs.replace(source, children=0)], gone=[("_default/2", 2)]))
+    assert farm.sweep().snapshots_deleted == 1
 
 
 class Crash(Exception):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -54,7 +54,7 @@ READERS: list[Callable[[Path], Rows]] = [by_deltalake, by_arrow_files, by_polars
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped-def]
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """A node with several files, a deleted stream and one of a second life, everything settled."""
     with Node.started(tmp_path_factory.mktemp("node"), flags=SMALL) as node:
         with node.connect() as connection:

@@ -25,7 +25,7 @@ from headwater.model.commands import Append, Command, Create, Delete, Fork, Publ
 from headwater.model.events import Appended, Created, Deleted, SnapshotPublished, Trimmed
 from headwater.model.extents import Extent, Records, Run
 from headwater.model.stream import Unchanged, initial_id
-from headwater.world import Lake
+from headwater.world import Lake, LakeLedger, Pending, Swept
 from tests.engine import HandClock, group_on
 
 LOG_FILE_BYTES = 512
@@ -74,6 +74,11 @@ class ListLake:
             [run.ms[row] for row in rows],
             [run.n[row] for row in rows],
         )
+
+    def sweep(
+        self, ledger: LakeLedger, pending: Callable[[], Pending], grace_ms: int, check: Callable[[], None]
+    ) -> Swept:
+        raise AssertionError("no history here asks for it")
 
     def rows(self) -> list[tuple[int, int, int, bytes]]:
         """(sid, seq, offset, payload) of every row that the table holds."""

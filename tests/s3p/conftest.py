@@ -31,6 +31,15 @@ def plain_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         assert node.terminate() == 0, node.output()
 
 
+@pytest.fixture(scope="module")
+def lake_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """A node with data on disk, whose records can settle."""
+    with s3p_node(tmp_path_factory.mktemp("node")) as node:
+        yield node
+        assert '"command failed"' not in node.stderr(), node.output()
+        assert node.terminate() == 0, node.output()
+
+
 @pytest.fixture
 def client(node: Node) -> Iterator[Client]:
     """A connection to a node on which the stream `orders` does not exist."""

@@ -59,10 +59,13 @@ class Ledger:
         query = "select name, sum(rows) from extents join files on files.id = extents.file group by extents.file"
         return dict(self._db.execute(query))
 
-    def snapshot(self, sid: int) -> str | None:
-        """The blob that a stream's snapshot is in."""
+    def refers(self, sid: int, blob: str) -> bool:
+        """True when the stream's snapshot is in this blob, or may be that of a fork, which shares its source's.
+
+        A source has its row, deleted or not, for as long as a fork of it or a fork of that has one.
+        """
         row = self._stream(sid)
-        return None if row is None or row.snapshot is None else row.snapshot.blob
+        return row is not None and (row.children > 0 or (row.snapshot is not None and row.snapshot.blob == blob))
 
     def aged(self, now_ms: int) -> Iterator[str]:
         """Keys of streams of which an age policy should let go of settled records. Cost: those with such a policy."""

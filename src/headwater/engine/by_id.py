@@ -135,6 +135,7 @@ class ById:
                 self._walk(wanted, min(until, extents[-1].end), done)
 
         if extents:
+            self._reads.reads_count += 1
             self._reads.run(read, finish)
         else:
             done(Overloaded("the lake does not hold what the catalog says"), Place(offset, None))

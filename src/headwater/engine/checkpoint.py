@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 
-from headwater.engine.group import Group, Outcome
+from headwater.engine.group import Group
 from headwater.engine.live import LiveStream
 from headwater.engine.shelf import Shelf
+from headwater.engine.signal import Signal
 from headwater.model.buckets import Bucket
 from headwater.model.row import StreamRow
 from headwater.model.stream import Unchanged
@@ -21,20 +22,6 @@ SLICE_STREAMS = 500
 """Rows captured without a pause: about 2 ms of the event loop."""
 ROUNDS_MAX = 8
 """How often changed rows are captured again before the rest is captured at once, however much that is."""
-
-
-class _Signal:
-    """A waiter that a coroutine can await."""
-
-    def __init__(self) -> None:
-        self._future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-
-    def resolve(self, outcome: Outcome) -> None:
-        if not self._future.done():
-            self._future.set_result(outcome)
-
-    async def wait(self) -> Outcome:
-        return await self._future
 
 
 async def checkpoint(group: Group) -> int:
@@ -75,7 +62,7 @@ async def checkpoint(group: Group) -> int:
         count = len(change.rows) + len(change.gone) + len(change.buckets) + len(change.things)
         if not (count or extents or files or cuts):
             return 0
-        signal = _Signal()
+        signal = Signal()
         group.barrier(signal)
         if not isinstance(await signal.wait(), Unchanged):
             raise OSError("the log failed; the catalog stays where it was")

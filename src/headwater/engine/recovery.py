@@ -50,8 +50,11 @@ class _Fold:
         count = 0
         for name, domain in group.domains.items():
             domain.restore(group.catalog.load_things(name))
+        floor = group.catalog.log_floor
         for position, event in group.log.replay(self._checkpoint):
-            if isinstance(event, Noted):
+            if position <= floor:
+                pass  # the log need not even hold it any more: the catalog and the lake have all of it
+            elif isinstance(event, Noted):
                 if position > self._checkpoint:
                     group.domains[event.domain].apply(event.body, event.at_ms, position)
             elif isinstance(event, Settled):

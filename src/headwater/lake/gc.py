@@ -112,7 +112,7 @@ def _meant(key: str, ledger: LakeLedger, pending: Pending) -> bool:
     parts = key.split("/")
     if len(parts) != 3 or not (parts[1].isascii() and parts[1].isdigit() and len(parts[1]) < 19):
         return True
-    return key in pending.blobs or ledger.snapshot(int(parts[1])) == key
+    return key in pending.blobs or ledger.refers(int(parts[1]), key)
 
 
 def carry_out(

@@ -21,6 +21,7 @@ from headwater.doors.http.connection import Exchange
 from headwater.engine.feed import Batch, Feed
 from headwater.engine.flush import Flusher
 from headwater.engine.group import Group
+from headwater.engine.signal import synced
 from headwater.errors import BadQuery, MethodNotAllowed, NoSuchRoute, OffsetGone
 
 FEED_BYTES_DEFAULT = 16 * 1024 * 1024
@@ -120,6 +121,7 @@ class Pipeline:
 
     async def _flush(self, exchange: Exchange, flusher: Flusher) -> None:
         flushed = await flusher.flush_all()
+        await synced(self._group)  # a position that was told never goes back
         exchange.json(200, {"flushed_bytes": flushed, "lake_position": self._group.lake_position()})
 
 
