@@ -157,7 +157,7 @@ class Node:
             self._flusher = Flusher(
                 group,
                 lake,
-                settings.flush_bytes,
+                min(settings.flush_bytes, settings.hot_bytes_max // 2),
                 settings.flush_interval_ms,
                 settings.lake_file_bytes,
                 _report("flush"),

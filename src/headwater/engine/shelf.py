@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from heapq import heappop, heappush, heapreplace
+from itertools import count as _count
 
 from headwater.engine.live import UNBORN, LiveStream
 from headwater.model import buckets as bucket_rules
@@ -46,6 +47,8 @@ class Shelf:
         self.blobs_discarded: deque[tuple[int, str]] = deque()
         """Blobs that nothing refers to any more, each with the log position that has to be synced before it goes."""
         self._hand: list[str] = []
+        self._ties = _count()
+        """Orders equal entries of the heaps: streams themselves have no order."""
         self._deadlines: list[tuple[int, int, LiveStream]] = []
         self._floors: list[tuple[int, int, LiveStream]] = []
 
@@ -68,7 +71,7 @@ class Shelf:
         if stream.forked is not None:
             stream.parent = self._parent(stream.forked.sid)
         if stream.deadline_ms != NEVER_MS and not stream.soft_deleted:
-            heappush(self._deadlines, (stream.deadline_ms, stream.sid, stream))
+            heappush(self._deadlines, (stream.deadline_ms, next(self._ties), stream))
 
     def _parent(self, sid: int) -> LiveStream:
         row = self.catalog.load_sid(sid)
@@ -94,7 +97,7 @@ class Shelf:
         evolve(stream, event, position)
         self.streams[stream.key] = stream
         if stream.deadline_ms != NEVER_MS:
-            heappush(self._deadlines, (stream.deadline_ms, stream.sid, stream))
+            heappush(self._deadlines, (stream.deadline_ms, next(self._ties), stream))
         self.dirty[stream.sid] = stream
         self.unlisted[stream.key] = stream
         self.hold(stream, stream.tail - stream.timeline.start, position)
@@ -185,14 +188,14 @@ class Shelf:
         if not stream.floor and size:
             stream.floor = position
             self.holding[stream.sid] = stream
-            heappush(self._floors, (position, stream.sid, stream))
+            heappush(self._floors, (position, next(self._ties), stream))
 
     def released(self, stream: LiveStream, freed: int) -> None:
         """The stream let go of its oldest `freed` bytes."""
         self.hot_bytes -= freed
         stream.floor = stream.timeline.positions[0] if stream.timeline.payloads else 0
         if stream.floor:
-            heappush(self._floors, (stream.floor, stream.sid, stream))
+            heappush(self._floors, (stream.floor, next(self._ties), stream))
         else:
             self.holding.pop(stream.sid, None)
 
@@ -262,11 +265,11 @@ class Shelf:
         heap = self._deadlines
         found: list[LiveStream] = []
         while heap and heap[0][0] <= now_ms and len(found) < count_max:
-            _, sid, stream = heap[0]
+            _, _, stream = heap[0]
             if self.streams.get(stream.key) is not stream or stream.soft_deleted:
                 heappop(heap)
             elif stream.deadline_ms > now_ms:
-                heapreplace(heap, (stream.deadline_ms, sid, stream))
+                heapreplace(heap, (stream.deadline_ms, next(self._ties), stream))
             else:
                 heappop(heap)
                 found.append(stream)
