@@ -226,7 +226,7 @@ class Node:
         registry = Registry()
         manager = Manager(group, registry, keys, WebhookClient(settings.webhook_allow_local), rng)
         group.domains[registry.name] = registry
-        group.observer = manager
+        group.observers.append(manager)
         return manager
 
     async def _open_s3p(self, host: str, port: int, group: Group, reads: Reads, metrics: Metrics) -> None:

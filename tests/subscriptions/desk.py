@@ -77,7 +77,7 @@ class Desk:
         self.registry = Registry()
         self.manager = Manager(self.group, self.registry, KEYS, self.client, SystemRng())
         self.group.domains[self.registry.name] = self.registry
-        self.group.observer = self.manager
+        self.group.observers.append(self.manager)
         recover(self.group)
         self.manager.start()
 

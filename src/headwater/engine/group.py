@@ -89,14 +89,6 @@ class Group:
         """Streams with a retention policy that grew since it was last applied."""
         self._policies = Policies(self.shelf)
 
-    @property
-    def observer(self) -> Observer | None:
-        return self.observers[0] if self.observers else None
-
-    @observer.setter
-    def observer(self, observer: Observer) -> None:
-        self.observers.insert(0, observer)
-
     # ---- writing ------------------------------------------------------------------------------------------------
 
     def submit(self, key: str, command: Command, waiter: Waiter) -> None:
