@@ -5,6 +5,7 @@ from itertools import pairwise
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from headwater.doors.s3p import replies
 from headwater.doors.s3p.commands import Append, Command, Create, Delete, Limits, Read, Trim
@@ -177,6 +178,20 @@ repeats = st.lists(
     st.builds(alike, st.sampled_from([b"s", b"s", b"t"]), payloads | too_long, lengths), max_size=8
 ).map(b"".join)
 
+
+
+@st.composite
+def evens(draw: st.DrawFn) -> bytes:
+    """An APPEND of many records of one length, perhaps too long or too many, perhaps with a few bytes changed."""
+    size, count = draw(st.integers(1, 30) | st.just(LIMITS.record_bytes_max + 1)), draw(st.integers(8, 26))
+    data = bytearray(request(b"APPEND", b"s", [], [b"r" * size] * count))
+    for _ in range(draw(st.integers(0, 2))):
+        # Near the frame of some record: the few bytes in front of it or behind it.
+        at = len(data) - draw(st.integers(0, count)) * (len(b"$%d\r\n\r\n" % size) + size) - draw(st.integers(1, 8))
+        data[max(0, at)] = draw(st.sampled_from(b"r\r\n$0123456789"))
+    return bytes(data)
+
+
 TOKENS = [
     *(b"*0\r\n", b"*1\r\n", b"*2\r\n", b"*3\r\n", b"*4\r\n", b"$1\r\n", b"$2\r\n", b"$4\r\n", b"$5\r\n", b"$6\r\n"),
     *(b"CREATE\r\n", b"APPEND\r\n", b"READ\r\n", b"TRIM\r\n", b"DELETE\r\n", b"COUNT\r\n", b"MIN_ID\r\n", b"ID\r\n"),
@@ -229,6 +244,15 @@ def test_any_bytes_in_any_chunking_mean_the_same_to_either_way(data, cuts):
     for kind in (Parser, StrictParser):
         parser = kind(LIMITS)
         assert [result for chunk in chunks(data, cuts) for result in parser.feed(chunk)] == whole
+
+
+@settings(max_examples=500)
+@given(evens(), cuts, st.sampled_from([LIMITS, replace(LIMITS, append_bytes_max=3000)]))
+def test_records_of_one_length_mean_the_same_to_either_way(data, cuts, limits):
+    for pieces in ([data], chunks(data, cuts)):
+        quick, strict = Parser(limits), StrictParser(limits)
+        for piece in pieces:
+            assert quick.feed(piece) == strict.feed(piece)
 
 
 @settings(max_examples=200)
