@@ -15,6 +15,7 @@ from heapq import heappop, heappush
 import msgspec
 import structlog
 
+from headwater.engine import signal
 from headwater.engine.group import Group, Outcome
 from headwater.engine.live import LiveStream
 from headwater.errors import (
@@ -73,21 +74,15 @@ class Bearer(msgspec.Struct, frozen=True):
     generation: int | None
 
 
-class Signal:
-    """A waiter that a coroutine can await."""
+class Signal(signal.Signal):
+    """A waiter for what has to succeed."""
 
-    def __init__(self) -> None:
-        self._future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-
-    def resolve(self, outcome: Outcome) -> None:
-        if not self._future.done():
-            self._future.set_result(outcome)
-
-    async def wait(self) -> None:
+    async def wait(self) -> Outcome:
         """Returns once the outcome is durable. Raises the failure that it turned out to be."""
-        outcome = await self._future
+        outcome = await super().wait()
         if isinstance(outcome, Failure):
             raise outcome
+        return outcome
 
 
 class _Then:
