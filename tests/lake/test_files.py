@@ -158,7 +158,8 @@ def test_extents_can_be_found_again_from_the_file_alone(
             and (last.sid, last.row_group, last.end) == (extent.sid, extent.row_group, extent.start)
             and last.seq_start + last.row_count == extent.seq_start
         ):
-            merged[-1] = msgspec.structs.replace(last, end=extent.end, row_count=last.row_count + extent.row_count)
+            count, position = last.row_count + extent.row_count, extent.position
+            merged[-1] = msgspec.structs.replace(last, end=extent.end, row_count=count, position=position)
         else:
             merged.append(extent)
     assert reading(built).extents(built.file.path) == merged

@@ -141,7 +141,7 @@ class Reader:
                     end += 1
                 start, length = group.begins[row], sizes[end] - sizes[row]
                 first = (start, start + length, seqs[row], group.ms[row], group.n[row])
-                found.append(Extent(sids[row], *first, file, number, row, end - row))
+                found.append(Extent(sids[row], *first, file, number, row, end - row, group.positions[end - 1]))
                 row = end
         return found
 

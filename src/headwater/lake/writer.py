@@ -227,7 +227,8 @@ def _rows(
             positions += run.positions[low:high]
             seqs.extend(range(seq, seq + count))
             owners += array("i", (number,)) * count
-        extents.append(Extent(run.sid, begin, end, seq, run.ms[low], run.n[low], path, row_group, row, count))
+        first = (run.sid, begin, end, seq, run.ms[low], run.n[low])
+        extents.append(Extent(*first, path, row_group, row, count, positions[-1]))
         size += end - begin
         row += count
         if number % _SLICE_COUNT == 0:

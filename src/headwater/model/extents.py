@@ -39,6 +39,8 @@ class Extent(msgspec.Struct, frozen=True, array_like=True, gc=False):
     row_group: int
     row_start: int
     row_count: int
+    position: int = 0
+    """Log position of its last record; 0 when whoever wrote it did not say."""
 
 
 class Records(msgspec.Struct, frozen=True):

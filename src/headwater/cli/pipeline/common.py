@@ -1,0 +1,105 @@
+"""What every `headwater pipeline` command shares: its options, a Spark session, progress, a summary, exit codes.
+Owns how a job is run from a terminal or a script. Never knows what a job does.
+Exit codes: 0 done, 1 refused, failed or with findings, 2 the command was wrong."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import Progress as Bars
+
+from headwater.cli.client import printable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from headwater.spark.node import Node
+    from headwater.spark.runs import Progress
+
+Url = Annotated[
+    str,
+    typer.Option("--url", metavar="URL", envvar="HEADWATER_URL", help="Address of the node.", show_default=True),
+]
+Token = Annotated[
+    str | None, typer.Option("--token", envvar="HEADWATER_TOKEN", help="Bearer token for the node.", show_default=False)
+]
+Master = Annotated[
+    str | None,
+    typer.Option("--master", metavar="URL", help="Spark master; else Spark's own settings, else local[*]."),
+]
+URL_DEFAULT = "http://127.0.0.1:4437"
+IMPATIENCE_S = 2.0
+"""How long somebody at a terminal waits for a node that may not be there at all."""
+
+Job = Callable[["SparkSession", "Node", "Progress"], dict[str, object]]
+
+
+def run(name: str, url: str, token: str | None, master: str | None, job: Job, **conf: str) -> dict[str, object]:
+    """Runs a job on a session made for it; a bar on a terminal, and one line of JSON at the end on standard output."""
+    with telling():
+        from headwater.spark.node import Node
+        from headwater.spark.runs import recorded
+        from headwater.spark.session import session
+
+        Node(url, token, IMPATIENCE_S).groups()  # before Spark is started: a wrong address is told at once
+        node = Node(url, token)
+        spark = session(f"headwater {name}", master, **conf)
+        try:
+            with progress() as tell:
+                summary = recorded(name, node, lambda: job(spark, node, tell))
+        finally:
+            spark.stop()
+        show(name, summary)
+        return summary
+
+
+def show(name: str, summary: dict[str, object]) -> None:
+    if not sys.stdout.isatty():
+        typer.echo(json.dumps({"job": name, **summary}))
+        return
+    for key, value in summary.items():
+        shown = json.dumps(value) if isinstance(value, dict | list | bool) else str(value)
+        typer.echo(printable(f"{key.replace('_', ' '):<24} {shown}"))
+
+
+@contextmanager
+def telling() -> Iterator[None]:
+    """A failure is printed with what to do about it and becomes the exit code."""
+    from headwater.lake.store import StoreError
+    from headwater.spark.node import NodeError
+    from headwater.spark.runs import JobRefused
+    from headwater.spark.session import SparkMissing
+
+    try:
+        yield
+    except JobRefused as refused:
+        typer.echo(printable(f"error: {refused.message}"), err=True)
+        if refused.advice:
+            typer.echo(printable(f"  {refused.advice}"), err=True)
+        raise typer.Exit(1) from None
+    except (NodeError, SparkMissing, StoreError) as why:
+        typer.echo(printable(f"error: {why}"), err=True)
+        raise typer.Exit(1) from None
+
+
+@contextmanager
+def progress() -> Iterator[Any]:
+    """A bar per kind of thing on a terminal; nothing elsewhere."""
+    if not sys.stderr.isatty():
+        yield lambda what, done, total: None
+        return
+    with Bars(console=Console(stderr=True), transient=True) as bars:
+        tasks: dict[str, Any] = {}
+
+        def tell(what: str, done: int, total: int | None) -> None:
+            if what not in tasks:
+                tasks[what] = bars.add_task(what, total=total)
+            bars.update(tasks[what], completed=done, total=total)
+
+        yield tell

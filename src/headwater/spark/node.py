@@ -1,0 +1,207 @@
+"""A node as the pipeline sees it: its calls over HTTP, from a driver or an executor.
+
+Owns one kept-alive connection per thread, and waiting while a node is busy or restarts. Never repeats a call that is
+not safe to repeat: each method says whether it is. Pickles as its address.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlencode, urlsplit
+
+TIMEOUT_S = 120.0
+PATIENCE_S = 60.0
+"""How long a call waits for a node that is away or busy before it gives up."""
+PAUSE_S_MIN, PAUSE_S_MAX = 0.1, 5.0
+
+
+class NodeError(Exception):
+    """A call did not succeed; the message says which, and what to do where something can be done."""
+
+
+class NodeRefused(NodeError):
+    """The node answered with an error. Header names are in lower case."""
+
+    def __init__(self, call: str, status: int, code: str, message: str, headers: Mapping[str, str]) -> None:
+        super().__init__(f"{call}: {status} {code}: {message}")
+        self.status, self.code, self.headers = status, code, headers
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Spark carries exceptions from executors to the driver.
+        return NodeError, (str(self),)
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: Mapping[str, str]
+    """Names in lower case."""
+    body: bytes
+
+
+class Node:
+    def __init__(self, url: str, token: str | None = None, patience_s: float = PATIENCE_S) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise NodeError(f"{url!r} is not the address of a node: write it as http://HOST:PORT")
+        self.url = url.rstrip("/")
+        self._token = token
+        self._patience_s = patience_s
+        self._mine = threading.local()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Node, (self.url, self._token, self._patience_s)
+
+    def __repr__(self) -> str:
+        return f"Node({self.url!r})"
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        *,
+        repeat: bool | None = None,
+    ) -> Answer:
+        """One request. Raises NodeRefused for an answer of 400 and more, NodeError when there was none.
+
+        Waits while the node answers 429 or 503, or cannot be reached at all: then it certainly did nothing. A
+        connection that ends in the middle is tried again only if `repeat` (default: for GET and HEAD).
+        """
+        repeat = method in ("GET", "HEAD") if repeat is None else repeat
+        give_up_s = time.monotonic() + self._patience_s
+        pause_s = PAUSE_S_MIN
+        while True:
+            sent = False
+            try:
+                connection = self._connection()
+                if connection.sock is None:
+                    connection.connect()
+                elif not repeat:
+                    # An idle connection may have been closed meanwhile; only a fresh one tells "not sent" for sure.
+                    connection.close()
+                    connection.connect()
+                sent = True
+                connection.request(method, self._path(path), body, self._headers(headers))
+                response = connection.getresponse()
+                answer = Answer(
+                    response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
+                )
+            except (OSError, http.client.HTTPException) as error:
+                self._drop()
+                if (sent and not repeat) or time.monotonic() + pause_s > give_up_s:
+                    if not sent:
+                        raise NodeError(f"no node answers at {self.url} ({error}): start one, or name it") from error
+                    raise NodeError(f"{method} {self.url}{path}: {error!r}") from error
+            else:
+                if answer.status < 400:
+                    return answer
+                refused = self._refused(method, path, answer)
+                if answer.status not in (429, 503) or time.monotonic() + pause_s > give_up_s:
+                    raise refused
+                pause_s = max(pause_s, min(_seconds(answer.headers.get("retry-after")), PAUSE_S_MAX))
+            time.sleep(pause_s)
+            pause_s = min(pause_s * 2, PAUSE_S_MAX)
+
+    def json(self, method: str, path: str, body: object = None, *, repeat: bool | None = None) -> Any:
+        """The same with JSON both ways."""
+        sent = None if body is None else json.dumps(body).encode()
+        return json.loads(self.call(method, path, sent, {"Content-Type": "application/json"}, repeat=repeat).body)
+
+    # ---- what jobs ask --------------------------------------------------------------------------------------------
+
+    def groups(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.json("GET", "/__headwater/groups")["groups"]
+        return found
+
+    def feed(self, group: int, after: int, bytes_max: int) -> Answer:
+        """Arrow IPC of the records behind a position. Raises NodeRefused with status 410 when some are in the lake."""
+        query = urlencode({"from": after, "max_bytes": bytes_max})
+        return self.call("GET", f"/__headwater/groups/{group}/feed?{query}")
+
+    def flush(self) -> dict[str, Any]:
+        """Everything that is synced by now settles into the lake."""
+        done: dict[str, Any] = self.json("POST", "/__headwater/flush", repeat=True)
+        return done
+
+    def lake_files(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.json("GET", "/__headwater/lake/files")
+        return found
+
+    def lake_extents(self, files: list[str]) -> bytes:
+        """Arrow IPC of the live extents of up to 1,000 files."""
+        sent = json.dumps({"files": files}).encode()
+        return self.call(
+            "POST", "/__headwater/lake/extents", sent, {"Content-Type": "application/json"}, repeat=True
+        ).body
+
+    def lake_streams(self, limit: int = 50_000) -> Iterator[bytes]:
+        """Arrow IPC pages of every stream."""
+        after: str | None = "-1"
+        while after is not None:
+            answer = self.call("GET", f"/__headwater/lake/streams?{urlencode({'after': after, 'limit': limit})}")
+            yield answer.body
+            after = answer.headers.get("headwater-next")
+
+    def swap(self, remove: list[str], add: list[str]) -> dict[str, Any]:
+        """Replaces files of the lake by others with the same live rows. Safe to repeat."""
+        done: dict[str, Any] = self.json("POST", "/__headwater/lake/swap", {"remove": remove, "add": add}, repeat=True)
+        return done
+
+    # ---- streams --------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def stream_path(name: str) -> str:
+        return "/v1/stream/" + quote(name, safe="/")
+
+    def put_stream(self, name: str, content_type: str, headers: Mapping[str, str] | None = None) -> None:
+        """Makes the stream unless it is there already."""
+        self.call("PUT", self.stream_path(name), b"", {"Content-Type": content_type, **(headers or {})}, repeat=True)
+
+    # ---- the connection -------------------------------------------------------------------------------------------
+
+    def _connection(self) -> http.client.HTTPConnection:
+        kept: http.client.HTTPConnection | None = getattr(self._mine, "connection", None)
+        if kept is None:
+            parts = urlsplit(self.url)
+            host = parts.hostname or ""
+            if parts.scheme == "https":
+                context = ssl.create_default_context()
+                kept = http.client.HTTPSConnection(host, parts.port or 443, timeout=TIMEOUT_S, context=context)
+            else:
+                kept = http.client.HTTPConnection(host, parts.port or 80, timeout=TIMEOUT_S)
+            self._mine.connection = kept
+        return kept
+
+    def _drop(self) -> None:
+        kept = getattr(self._mine, "connection", None)
+        if kept is not None:
+            kept.close()
+
+    def _path(self, path: str) -> str:
+        return urlsplit(self.url).path.rstrip("/") + path
+
+    def _headers(self, headers: Mapping[str, str] | None) -> dict[str, str]:
+        found = dict(headers or {})
+        if self._token is not None:
+            found["Authorization"] = f"Bearer {self._token}"
+        return found
+
+    def _refused(self, method: str, path: str, answer: Answer) -> NodeRefused:
+        code, message = "", answer.body[:500].decode(errors="replace")
+        try:
+            error = json.loads(answer.body)["error"]
+            code, message = str(error["code"]), str(error["message"])
+        except (ValueError, KeyError, TypeError):
+            pass
+        return NodeRefused(f"{method} {self.url}{path}", answer.status, code, message, answer.headers)
+
+
+def _seconds(text: str | None) -> float:
+    return float(text) if text is not None and text.isascii() and text.isdigit() else 0.0

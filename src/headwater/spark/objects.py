@@ -1,0 +1,32 @@
+"""Where the lake's objects are, for executors: a place that pickles, and the store it names.
+
+Owns the hand-over of that place from driver to executors. Never carries credentials: each process finds them in its own
+environment, as the node does.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from headwater.lake.store import ObjectStore, open_store
+
+
+class Place(NamedTuple):
+    """A lake, or a directory or bucket for a backup."""
+
+    url: str
+    endpoint: str | None = None
+    region: str | None = None
+
+    def store(self) -> ObjectStore:
+        """Raises StoreRefused for what can never work; tries nothing yet."""
+        return open_store(self.url, endpoint=self.endpoint, region=self.region)
+
+    @property
+    def is_local(self) -> bool:
+        return "://" not in self.url or self.url.startswith("file://")
+
+
+def place_of(facts: dict[str, Any]) -> Place:
+    """The place that a node's `/__headwater/lake/files` names."""
+    return Place(facts["url"], facts.get("endpoint"), facts.get("region"))
