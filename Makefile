@@ -7,7 +7,7 @@ NODE   := tests/conformance/node_modules
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup node-modules system-packages run test quick conformance bench check clean
+.PHONY: help setup spark node-modules system-packages run test quick conformance bench check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,6 +20,12 @@ $(VENV)/.stamp: pyproject.toml constraints.txt
 		echo "Install one and name it: make PYTHON=python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
 	@$(PY) -c '' 2>/dev/null || $(PYTHON) -m venv --clear $(VENV)
 	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+spark: $(VENV)/.spark-stamp ## PySpark beside it, for the data pipeline and its tests
+
+$(VENV)/.spark-stamp: $(VENV)/.stamp
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,spark]'
 	@touch $@
 
 node-modules: $(NODE)/.stamp ## the official suite and the reference server, for tests and benchmarks
@@ -35,7 +41,7 @@ system-packages: ## what the tests need from the operating system
 run: setup ## serve on 127.0.0.1:4437 with data in ./headwater-data; more options in ARGS="..."
 	$(VENV)/bin/headwater serve $(ARGS)
 
-test: setup node-modules system-packages check ## everything: checks, all tests, the official suite
+test: setup spark node-modules system-packages check ## everything: checks, all tests, the official suite
 	$(PY) -m pytest
 	@$(MAKE) conformance
 
@@ -45,7 +51,7 @@ quick: setup ## the quick tier of the tests; pytest options in ARGS="..."
 conformance: setup node-modules ## the official Durable Streams suite; last line `N passed, M failed`
 	@$(PY) tests/conformance/run.py $(ARGS)
 
-bench: setup node-modules ## the benchmarks beside their peers; some of them with ONLY="B1 B4"
+bench: setup spark node-modules ## the benchmarks beside their peers; some of them with ONLY="B1 B4"
 	$(PY) -m bench $(ONLY)
 
 check: setup ## ruff, mypy, the import seams and the tidiness of the tree

@@ -8,6 +8,7 @@ set -euo pipefail
 needed=(
   "strace strace" # injects failing writes and syncs under a running node
   "chromium chromium" # meets a node as a browser does
+  "java openjdk-17-jre-headless" # runs Spark
 )
 
 if [ "${1-}" = bench ]; then
