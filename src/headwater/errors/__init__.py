@@ -1,0 +1,73 @@
+"""Every failure a client can see: one class per failure carrying facts, one table of what each means.
+
+Owns statuses and codes; the classes stand beside it by what they are about. Never knows about sockets: doors turn a
+failure's facts into headers and bytes.
+"""
+
+from __future__ import annotations
+
+from headwater.errors.base import Failure as Failure
+from headwater.errors.base import Row as Row
+from headwater.errors.node import *
+from headwater.errors.requests import *
+from headwater.errors.streams import *
+from headwater.errors.subscriptions import *
+
+TABLE: dict[type[Failure], Row] = {
+    #                        status  code                     S3P                     retryable  no_effect
+    BadName: Row(400, "bad_name", "ERR_BAD_FORMAT", False, True),
+    NoSuchRoute: Row(404, "no_such_route", "ERR_BAD_FORMAT", False, True),
+    MethodNotAllowed: Row(405, "method_not_allowed", "ERR_BAD_FORMAT", False, True),
+    BadRequest: Row(400, "bad_request", "ERR_BAD_FORMAT", False, True),
+    BadHeader: Row(400, "bad_header", "ERR_BAD_FORMAT", False, True),
+    BadQuery: Row(400, "bad_query", "ERR_BAD_FORMAT", False, True),
+    BadBody: Row(400, "bad_body", "ERR_BAD_FORMAT", False, True),
+    BodyTooLarge: Row(413, "body_too_large", "ERR_LIMITS", False, True),
+    HeadTooLarge: Row(431, "head_too_large", "ERR_LIMITS", False, True),
+    RequestTimeout: Row(408, "request_timeout", "ERR_LIMITS", True, True),
+    ExpectationFailed: Row(417, "expectation_failed", "ERR_BAD_FORMAT", False, True),
+    VersionNotSupported: Row(505, "version_not_supported", "ERR_BAD_FORMAT", False, True),
+    StreamNotFound: Row(404, "stream_not_found", "ERR_UNKNOWN_STREAM", False, True),
+    StreamSoftDeleted: Row(410, "stream_deleted", "ERR_UNKNOWN_STREAM", False, True),
+    StreamExists: Row(409, "stream_exists_incompatible", "ERR_STREAM_EXISTS", False, True),
+    StreamClosed: Row(409, "stream_closed", "ERR_CONFLICT", False, True),
+    ContentTypeMismatch: Row(409, "content_type_mismatch", "ERR_CONFLICT", False, True),
+    StaleEpoch: Row(403, "stale_epoch", "ERR_CONFLICT", False, True),
+    EpochStartsAtZero: Row(400, "epoch_starts_at_zero", "ERR_CONFLICT", False, True),
+    SequenceGap: Row(409, "producer_seq_conflict", "ERR_CONFLICT", False, True),
+    TooManyProducers: Row(429, "too_many_producers", "ERR_LIMITS", True, True),
+    StreamSeqConflict: Row(409, "stream_seq_conflict", "ERR_CONFLICT", False, True),
+    NonMonotonicId: Row(409, "non_monotonic_id", "ERR_NON_MONOTONIC_ID", False, True),
+    PreconditionFailed: Row(412, "precondition_failed", "ERR_CONFLICT", False, True),
+    OffsetGone: Row(410, "offset_gone", "ERR_CONFLICT", False, True),
+    TokenGone: Row(410, "token_gone", "ERR_CONFLICT", False, True),
+    OffsetBeyondTail: Row(400, "offset_beyond_tail", "ERR_CONFLICT", False, True),
+    SourceNotFound: Row(404, "fork_source_not_found", "ERR_UNKNOWN_STREAM", False, True),
+    SourceDeleted: Row(409, "fork_source_deleted", "ERR_CONFLICT", False, True),
+    NameTaken: Row(409, "name_taken", "ERR_STREAM_EXISTS", False, True),
+    SnapshotNotFound: Row(404, "snapshot_not_found", "ERR_CONFLICT", False, True),
+    SnapshotInUse: Row(409, "snapshot_in_use", "ERR_CONFLICT", False, True),
+    SnapshotBeyondTail: Row(409, "snapshot_beyond_tail", "ERR_CONFLICT", False, True),
+    BucketNotFound: Row(404, "bucket_not_found", "ERR_UNKNOWN_STREAM", False, True),
+    BucketExists: Row(409, "bucket_exists", "ERR_STREAM_EXISTS", False, True),
+    BucketNotEmpty: Row(409, "bucket_not_empty", "ERR_CONFLICT", False, True),
+    # The codes of subscriptions are spelt as the protocol spells them.
+    BadSubscription: Row(400, "INVALID_REQUEST", "ERR_BAD_FORMAT", False, True),
+    SubscriptionNotFound: Row(404, "SUBSCRIPTION_NOT_FOUND", "ERR_UNKNOWN_STREAM", False, True),
+    SubscriptionExists: Row(409, "SUBSCRIPTION_ALREADY_EXISTS", "ERR_CONFLICT", False, True),
+    TooManySubscriptions: Row(429, "TOO_MANY_SUBSCRIPTIONS", "ERR_LIMITS", True, True),
+    WebhookRefused: Row(400, "WEBHOOK_URL_REJECTED", "ERR_BAD_FORMAT", False, True),
+    TokenMissing: Row(401, "TOKEN_INVALID", "ERR_BAD_FORMAT", False, True),
+    Fenced: Row(409, "FENCED", "ERR_CONFLICT", False, True),
+    AlreadyClaimed: Row(409, "ALREADY_CLAIMED", "ERR_CONFLICT", True, True),
+    NoPendingWork: Row(409, "NO_PENDING_WORK", "ERR_CONFLICT", True, True),
+    BadAck: Row(409, "INVALID_OFFSET", "ERR_CONFLICT", False, True),
+    # A log that fails after the write was gathered leaves its effect unknown: it may be found after a restart.
+    LogUnavailable: Row(503, "log_unavailable", "ERR_UNAVAILABLE", True, False),
+    Overloaded: Row(503, "overloaded", "ERR_UNAVAILABLE", True, True),
+    ShuttingDown: Row(503, "shutting_down", "ERR_UNAVAILABLE", True, True),
+}
+
+
+def row(failure: Failure) -> Row:
+    return TABLE[type(failure)]

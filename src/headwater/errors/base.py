@@ -1,0 +1,33 @@
+"""What a failure is, and what a row of the table says of one.
+
+Owns the two shapes. Never knows a particular failure.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Failure(Exception):
+    """A refusal that is the client's to see. Subclasses carry facts as attributes; `TABLE` says what they mean."""
+
+    def message(self) -> str:
+        raise NotImplementedError
+
+    def headers(self) -> tuple[tuple[str, str], ...]:
+        """Facts that clients read by machine, as response header pairs."""
+        return ()
+
+    def __str__(self) -> str:
+        return self.message()
+
+
+class Row(NamedTuple):
+    """What one failure means at every door."""
+
+    status: int
+    code: str
+    s3p: str
+    retryable: bool
+    no_effect: bool
+    """True when the request certainly changed nothing."""

@@ -1,0 +1,48 @@
+"""Failures of the node: what it cannot do now.
+
+Owns their facts and messages. Never says what they mean at a door: the table does.
+"""
+
+from __future__ import annotations
+
+from headwater.errors.base import Failure
+
+__all__ = [
+    "LogUnavailable",
+    "Overloaded",
+    "ShuttingDown",
+]
+
+RETRY_AFTER_S = 1
+
+
+class LogUnavailable(Failure):
+    """The log failed: nothing is acknowledged until the node is restarted on a healthy disk."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+    def message(self) -> str:
+        return f"this node does not accept writes: {self.reason}"
+
+    def headers(self) -> tuple[tuple[str, str], ...]:
+        return (("Retry-After", "5"),)
+
+
+class Overloaded(Failure):
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+    def message(self) -> str:
+        return f"over capacity: {self.reason}; retry later"
+
+    def headers(self) -> tuple[tuple[str, str], ...]:
+        return (("Retry-After", str(RETRY_AFTER_S)),)
+
+
+class ShuttingDown(Failure):
+    def message(self) -> str:
+        return "the node is shutting down; retry"
+
+    def headers(self) -> tuple[tuple[str, str], ...]:
+        return (("Retry-After", str(RETRY_AFTER_S)),)

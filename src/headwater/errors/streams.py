@@ -1,0 +1,233 @@
+"""Failures that streams, buckets and snapshots answer with.
+
+Owns their facts and messages. Never says what they mean at a door: the table does.
+"""
+
+from __future__ import annotations
+
+from headwater.errors.base import Failure
+
+__all__ = [
+    "BucketExists",
+    "BucketNotEmpty",
+    "BucketNotFound",
+    "ContentTypeMismatch",
+    "EpochStartsAtZero",
+    "NameTaken",
+    "NonMonotonicId",
+    "OffsetBeyondTail",
+    "OffsetGone",
+    "PreconditionFailed",
+    "SequenceGap",
+    "SnapshotBeyondTail",
+    "SnapshotInUse",
+    "SnapshotNotFound",
+    "SourceDeleted",
+    "SourceNotFound",
+    "StaleEpoch",
+    "StreamClosed",
+    "StreamExists",
+    "StreamNotFound",
+    "StreamSeqConflict",
+    "StreamSoftDeleted",
+    "TokenGone",
+    "TooManyProducers",
+]
+
+
+class StreamNotFound(Failure):
+    def message(self) -> str:
+        return "no such stream; create it with PUT first"
+
+
+class StreamSoftDeleted(Failure):
+    """Deleted, but kept for the forks that still share its data."""
+
+    def message(self) -> str:
+        return "the stream was deleted; its data is kept only for its forks"
+
+
+class StreamExists(Failure):
+    def __init__(self, what: str) -> None:
+        self.what = what
+
+    def message(self) -> str:
+        return f"the stream exists with another {self.what}"
+
+
+class StreamClosed(Failure):
+    def __init__(self, next_offset: int) -> None:
+        self.next_offset = next_offset
+
+    def message(self) -> str:
+        return "the stream is closed and takes no more data"
+
+    def headers(self) -> tuple[tuple[str, str], ...]:
+        return (("Stream-Closed", "true"), ("Stream-Next-Offset", f"{self.next_offset:020d}"))
+
+
+class ContentTypeMismatch(Failure):
+    def __init__(self, expected: str, received: str) -> None:
+        self.expected = expected
+        self.received = received
+
+    def message(self) -> str:
+        return f"the stream holds {self.expected}, the request brings {self.received}"
+
+
+class StaleEpoch(Failure):
+    def __init__(self, current: int) -> None:
+        self.current = current
+
+    def message(self) -> str:
+        return f"a newer producer took over with epoch {self.current}"
+
+    def headers(self) -> tuple[tuple[str, str], ...]:
+        return (("Producer-Epoch", str(self.current)),)
+
+
+class EpochStartsAtZero(Failure):
+    def __init__(self, received: int) -> None:
+        self.received = received
+
+    def message(self) -> str:
+        return f"a new epoch starts with Producer-Seq 0, not {self.received}"
+
+
+class SequenceGap(Failure):
+    def __init__(self, expected: int, received: int) -> None:
+        self.expected = expected
+        self.received = received
+
+    def message(self) -> str:
+        return f"expected Producer-Seq {self.expected}, received {self.received}"
+
+    def headers(self) -> tuple[tuple[str, str], ...]:
+        return (("Producer-Expected-Seq", str(self.expected)), ("Producer-Received-Seq", str(self.received)))
+
+
+class TooManyProducers(Failure):
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+
+    def message(self) -> str:
+        return f"the stream already tracks {self.limit} active producers; reuse producer ids"
+
+
+class StreamSeqConflict(Failure):
+    def __init__(self, last: str, received: str) -> None:
+        self.last = last
+        self.received = received
+
+    def message(self) -> str:
+        return f"Stream-Seq must grow: last accepted {self.last!r}, received {self.received!r}"
+
+
+class NonMonotonicId(Failure):
+    def __init__(self, last_ms: int, received_ms: int) -> None:
+        self.last_ms = last_ms
+        self.received_ms = received_ms
+
+    def message(self) -> str:
+        return (
+            f"provided timestamp ID {self.received_ms} is not greater than last appended ID {self.last_ms}"
+        )
+
+
+class PreconditionFailed(Failure):
+    def __init__(self, etag: str) -> None:
+        self.etag = etag
+
+    def message(self) -> str:
+        return f"If-Match does not name the stream's present state, which is {self.etag}"
+
+    def headers(self) -> tuple[tuple[str, str], ...]:
+        return (("ETag", self.etag),)
+
+
+class OffsetGone(Failure):
+    def __init__(self, earliest: int) -> None:
+        self.earliest = earliest
+
+    def message(self) -> str:
+        return f"data before offset {self.earliest:020d} is no longer kept; start there or from /bootstrap"
+
+    def headers(self) -> tuple[tuple[str, str], ...]:
+        return (("Stream-Earliest-Offset", f"{self.earliest:020d}"),)
+
+
+class TokenGone(Failure):
+    """Records behind a position of the log have left it: following by position would skip them."""
+
+    def __init__(self, stream: str) -> None:
+        self.stream = stream
+
+    def message(self) -> str:
+        return (
+            f"records of {self.stream} behind this id have settled into the lake; read the streams from their own "
+            f"offsets, then follow from now"
+        )
+
+
+class OffsetBeyondTail(Failure):
+    def __init__(self, tail: int) -> None:
+        self.tail = tail
+
+    def message(self) -> str:
+        return f"the offset lies beyond the stream's tail {self.tail:020d}"
+
+
+class SourceNotFound(Failure):
+    def message(self) -> str:
+        return "the stream named by Stream-Forked-From does not exist"
+
+
+class SourceDeleted(Failure):
+    def message(self) -> str:
+        return "the stream named by Stream-Forked-From was deleted and cannot be forked any more"
+
+
+class NameTaken(Failure):
+    """A deleted stream still holds the name, for the sake of its forks."""
+
+    def message(self) -> str:
+        return "a deleted stream keeps this name until its last fork is gone"
+
+
+class SnapshotNotFound(Failure):
+    def message(self) -> str:
+        return "no such snapshot; GET .../snapshot leads to the latest one, if there is one"
+
+
+class SnapshotInUse(Failure):
+    def message(self) -> str:
+        return "the latest snapshot cannot be deleted: /bootstrap would be incomplete without it"
+
+
+class SnapshotBeyondTail(Failure):
+    def __init__(self, tail: int) -> None:
+        self.tail = tail
+
+    def message(self) -> str:
+        return f"a snapshot cannot lie beyond the tail {self.tail:020d}"
+
+    def headers(self) -> tuple[tuple[str, str], ...]:
+        return (("Stream-Next-Offset", f"{self.tail:020d}"),)
+
+
+class BucketNotFound(Failure):
+    def message(self) -> str:
+        return "no such bucket; create it with PUT first"
+
+
+class BucketExists(Failure):
+    def message(self) -> str:
+        return "the bucket exists already"
+
+
+class BucketNotEmpty(Failure):
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def message(self) -> str:
+        return f"the bucket still holds {self.count} streams; delete them first"
