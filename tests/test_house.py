@@ -164,7 +164,7 @@ def pins(constraints: str) -> dict[str, str]:
 def pin_complaints(required: list[str], held: dict[str, str]) -> list[str]:
     complaints = []
     for requirement in required:
-        name, version = re.fullmatch(r"([\w.-]+)(.*)", requirement).groups()  # type: ignore[union-attr]
+        name, version = re.match(r"([\w.-]+)([^;]*)", requirement).groups()  # type: ignore[union-attr]
         if normal(name) not in held:
             complaints.append(f"{name} is not in constraints.txt")
         elif version.startswith("==") and version != f"=={held[normal(name)]}":
