@@ -10,7 +10,9 @@ from typing import Any
 from urllib.parse import quote
 
 from deltalake import DeltaTable
+from typer.testing import CliRunner
 
+from headwater.cli.main import app
 from tests.support.http import Connection, Response, read_bytes, read_pages
 from tests.support.node import Node
 
@@ -109,3 +111,11 @@ def assert_rows_are_http(node: Node, keys: Iterable[str], rows: Iterable[dict[st
 def content(node: Node, key: str) -> bytes:
     with node.connect() as connection:
         return read_bytes(connection, path_of(key))
+
+
+def assert_verified(node: Node, *flags: str) -> None:
+    """`headwater lake verify --deep` finds nothing on what the stopped node left behind."""
+    done = CliRunner().invoke(app, ["lake", "verify", "--data", str(node.data_directory), "--deep", "--json", *flags])
+    assert done.exit_code == 0, done.output
+    report = json.loads(done.stdout)
+    assert report["findings"] == [] and report["rows"] > 0, report

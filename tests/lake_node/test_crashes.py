@@ -18,6 +18,7 @@ from tests.lake_node.surface import (
     TEXT,
     assert_rows_are_http,
     assert_table_is_http,
+    assert_verified,
     create,
     flush,
     incarnation,
@@ -125,6 +126,8 @@ def kill_at(tmp_path: Path, kind: str, whens: Sequence[int], killed_min: int) ->
             flush(node)
             assert_all_there(node, acknowledged)
             assert_table_is_http(node, KEYS, place)
+            assert node.terminate() == 0, node.output()
+            assert_verified(node)
         assert killed >= killed_min, "the kills came after the flush, so they proved nothing"
 
 
@@ -147,6 +150,8 @@ def test_kills_while_a_full_flush_runs_lose_and_double_nothing(tmp_path: Path) -
             acknowledged = assert_all_there(node, acknowledged)
         flush(node)
         assert_table_is_http(node, KEYS, tmp_path / "data" / "lake")
+        assert node.terminate() == 0, node.output()
+        assert_verified(node)
 
 
 def run_writers(directory: Path, kills: int) -> None:
@@ -160,6 +165,8 @@ def run_writers(directory: Path, kills: int) -> None:
         with node.connect() as connection:
             lives = [key for key, _ in tabled(rows) if key.startswith("life/") and incarnation(connection, key)]
         assert_rows_are_http(node, [*STREAMS, *lives], rows)
+        assert node.terminate() == 0, node.output()
+        assert_verified(node)
 
 
 @pytest.mark.full
