@@ -6,7 +6,7 @@ Owns the list and which of it runs by default; never runs anything.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bench import append, cost, fanout, hostile, lake, many_streams, replay, s3p
+from bench import append, cost, fanout, fold, hostile, lake, many_streams, replay, s3p, spark
 from bench.report import Result
 from bench.rounds import Settings
 
@@ -29,9 +29,11 @@ BENCHMARKS = {
         Benchmark("B5", "catch-up read of 256 MB, hot and cold, beside a plain file", lake.run_b5),
         Benchmark("B6", "1,000 clients replaying streams of 1 MB", replay.run_b6),
         Benchmark("B7", "S3P appends beside Redis XADD, fsync, depth 1 and 100, batches of 100", s3p.run_b7),
-        Benchmark("B8", "100,000 idle streams: memory, and restart", lake.run_b8),
+        Benchmark("B8", "300,000 idle streams: memory, and restart", lake.run_b8),
         Benchmark("B9", "append p99 beside cold reads and flushes", lake.run_b9),
+        Benchmark("B11", "Spark: 10,000,000 rows of the lake, beside spark.read.parquet", spark.run_b11),
         Benchmark("B12", "CPU per append, with a profile", cost.run_b12),
+        Benchmark("FOLD", "bootstrap of a folded stream beside its replay; derive and fold on Spark", fold.run_fold),
         Benchmark("SKETCH", "appends beside a bare sketch of the append path", append.run_sketch, False),
         Benchmark("MANY", "a bucket of 1,000,000 streams: listing a page, creating one", many_streams.run_many, False),
         Benchmark("HOSTILE", "append p99 beside clients that misbehave", hostile.run_hostile, False),

@@ -12,23 +12,29 @@ import cProfile
 import fcntl
 import gc
 import resource
+import shutil
 import signal
 import sqlite3
 import sys
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 import structlog
 import uvloop
 
+from headwater.catalog.copy import copy_catalog
 from headwater.catalog.ledger import Ledger
 from headwater.catalog.sqlite import CatalogMismatch, SqliteCatalog
 from headwater.config import Settings
+from headwater.doors.http.backup import BackupDoor
 from headwater.doors.http.batch import Batches
 from headwater.doors.http.buckets import Buckets
+from headwater.doors.http.bulk_snapshots import BulkSnapshots
 from headwater.doors.http.durable_streams import DurableStreams
+from headwater.doors.http.lake_calls import LakeCalls
 from headwater.doors.http.pipeline import Pipeline
 from headwater.doors.http.respond import Responder
 from headwater.doors.http.routes import Routes
@@ -38,16 +44,20 @@ from headwater.doors.http.subscriptions import PREFIX as SUBSCRIPTIONS_PREFIX
 from headwater.doors.http.subscriptions import Subscriptions
 from headwater.doors.http.tail import Tails
 from headwater.doors.s3p.server import S3pServer
+from headwater.engine.backup import Backups
 from headwater.engine.by_id import ById
 from headwater.engine.cold import Reads
 from headwater.engine.flush import Flusher
 from headwater.engine.group import Group
 from headwater.engine.recovery import LogContradiction, recover
+from headwater.engine.swap import Swapper
 from headwater.engine.sweep import Sweeper
 from headwater.engine.upkeep import Upkeep
+from headwater.lake.cache import DiskCache
 from headwater.lake.feed import encode_feed
 from headwater.lake.lake import DeltaLake, StoreBlobs
 from headwater.lake.store import ObjectStore, StoreError, open_store, probe
+from headwater.lake.trial import Trial
 from headwater.log.entries import BadEntry
 from headwater.log.null import NullLog
 from headwater.log.recovery import LogCorrupt
@@ -120,8 +130,12 @@ class Node:
         self._ledger: Ledger | None = None
         self._reads: Reads | None = None
         self._http: HttpServer | None = None
+        self._trial: Trial | None = None
         self._s3p: S3pServer | None = None
         self._subscriptions: Manager | None = None
+        self._lake_calls: LakeCalls | None = None
+        self._swapper: Swapper | None = None
+        self._bulk_snapshots: BulkSnapshots | None = None
 
     async def start(self) -> str:
         """Recovers and listens; returns HOST:PORT. Raises CannotStart, LogCorrupt or LogContradiction."""
@@ -132,7 +146,8 @@ class Node:
         wal, catalog = self._stores()
         store = await self._store(rng)
         blobs = StoreBlobs(store)
-        lake = None if settings.memory else DeltaLake(store, settings.lake_cache_bytes, clock, rng)
+        disk = await asyncio.to_thread(self._disk_cache)
+        lake = None if settings.memory else DeltaLake(store, settings.lake_cache_bytes, clock, rng, disk)
         loop = asyncio.get_running_loop()
         limits = Limits(
             settings.producers_per_stream_max, settings.producer_idle_ms, Durability[settings.durability.upper()]
@@ -163,7 +178,7 @@ class Node:
                 _report("flush"),
             )
             self._flusher.start()
-            self._ledger = Ledger(Path(settings.data) / "catalog.db")
+            self._ledger = self._open_ledger()
             self._sweeper = Sweeper(
                 group,
                 lake,
@@ -187,11 +202,20 @@ class Node:
         routes.call("/__headwater/tail", Tails(group, settings).handle)
         pipeline = Pipeline(group, self._flusher, encode_feed, None if settings.memory else self._describer(store))
         routes.call("/__headwater/lake", pipeline.lake)
+        if lake is not None and self._flusher is not None and self._sweeper is not None:
+            swapper = self._swapper = Swapper(group, lake, self._flusher, self._sweeper, self._open_ledger)
+            self._lake_calls = LakeCalls(
+                group, self._flusher, swapper, self._read_ledger, lake.files, _place(settings, store)
+            )
+            self._lake_calls.register(routes)
         routes.call("/__headwater/groups", pipeline.groups)
         routes.call("/__headwater/flush", pipeline.flush)
+        routes.call("/__headwater/backup", self._backups(group, store, rng).handle)
+        self._bulk_snapshots = BulkSnapshots(group, blobs, settings, rng)
+        routes.call("/__headwater/snapshots", self._bulk_snapshots.handle)
         routes.call(SUBSCRIPTIONS_PREFIX, Subscriptions(subscriptions, settings).handle)
         http = self._http = HttpServer(settings, routes, responder)
-        metrics = _pages(routes, http, streams, group, self._upkeep, self._flusher)
+        metrics = _pages(routes, http, streams, group, self._upkeep, self._flusher, self._trial)
         metrics.add(*_lake_gauges(group, reads, self._flusher))
         if self._sweeper is not None:
             metrics.add(*_gc_gauges(self._sweeper))
@@ -212,13 +236,28 @@ class Node:
         def describe() -> dict[str, Any]:
             from headwater.lake.info import describe
 
-            with closing(Ledger(Path(self.settings.data) / "catalog.db", read_only=True)) as ledger:
+            with closing(self._read_ledger()) as ledger:
                 try:
                     return describe(store, ledger)
                 except StoreError as error:
                     raise BlobsUnavailable(error.reason) from error
 
         return describe
+
+    def _open_ledger(self) -> Ledger:
+        return Ledger(Path(self.settings.data) / "catalog.db")
+
+    def _read_ledger(self) -> Ledger:
+        return Ledger(Path(self.settings.data) / "catalog.db", read_only=True)
+
+    def _backups(self, group: Group, store: ObjectStore, rng: SystemRng) -> BackupDoor:
+        backups = None
+        if self._flusher is not None and self._sweeper is not None and self._upkeep is not None:
+            data = Path(self.settings.data)
+            copy = partial(copy_catalog, data / "catalog.db")
+            backups = Backups(group, self._flusher, copy, data / "held", rng)
+            self._sweeper.held = self._upkeep.held = backups.held
+        return BackupDoor(backups, _place(self.settings, store))
 
     def _subscribe(self, group: Group, rng: SystemRng) -> Manager:
         settings = self.settings
@@ -244,16 +283,31 @@ class Node:
         )
 
     async def _store(self, rng: SystemRng) -> ObjectStore:
-        """The lake's object store. One that is not a directory of our own is tried out first."""
+        """The lake's object store. One that is not a directory of our own is tried out; it may be away for now."""
         settings = self.settings
         url = "memory:" if settings.memory else lake_url(settings)
         try:
             store = open_lake(settings, url)
             if settings.lake != "auto" and not settings.memory:
-                await asyncio.to_thread(probe, store, rng.token(8).hex())
+                self._trial = Trial(partial(probe, store, rng.token(8).hex()), _report("lake"))
+                await self._trial.start()
         except StoreError as error:
             raise CannotStart(f"the lake {url} cannot be used: {error.reason}") from None
         return store
+
+    def _disk_cache(self) -> DiskCache | None:
+        """Where parts of a remote lake are kept at hand; when it is off, what an earlier run kept goes."""
+        settings = self.settings
+        directory = Path(settings.data) / "cache"
+        if settings.memory:
+            return None
+        if settings.lake.startswith("s3://") and settings.lake_disk_cache_bytes:
+            try:
+                return DiskCache(directory, settings.lake_disk_cache_bytes)
+            except StoreError as error:
+                raise CannotStart(error.reason) from None
+        shutil.rmtree(directory, ignore_errors=True)
+        return None
 
     def _stores(self) -> tuple[Log, Catalog]:
         settings = self.settings
@@ -288,6 +342,12 @@ class Node:
         await asyncio.gather(*(door.close(self.settings.shutdown_grace_ms / 1000) for door in doors))
         if self._subscriptions is not None:
             await self._subscriptions.stop()
+        if self._lake_calls is not None:
+            self._lake_calls.close()
+        if self._swapper is not None:
+            await self._swapper.stop()
+        if self._trial is not None:
+            await self._trial.stop()
         if self._sweeper is not None:
             await self._sweeper.stop()
         if self._ledger is not None:
@@ -296,6 +356,8 @@ class Node:
             await self._flusher.stop()
         if self._upkeep is not None:
             await self._upkeep.stop()
+        if self._bulk_snapshots is not None:
+            self._bulk_snapshots.close()
         if self._reads is not None:
             self._reads.close()
         if self._group is not None:
@@ -312,12 +374,13 @@ def _pages(
     group: Group,
     upkeep: Upkeep,
     flusher: Flusher | None,
+    trial: Trial | None,
 ) -> Metrics:
     health = Health()
     health.add("log", lambda: group.log.failure)
     health.add("checkpoint", lambda: upkeep.failure)
     if flusher is not None:
-        health.add("lake", lambda: flusher.failure)
+        health.add("lake", lambda: flusher.failure or (None if trial is None else trial.failure))
     health.add("shutdown", lambda: "the node is shutting down" if http.closing else None)
     metrics = Metrics()
     metrics.add(
@@ -372,6 +435,15 @@ def lake_url(settings: Settings) -> str:
 def open_lake(settings: Settings, url: str) -> ObjectStore:
     """Raises StoreRefused for what can never work; tries nothing yet."""
     return open_store(url, endpoint=_given(settings.lake_endpoint), region=_given(settings.lake_region))
+
+
+def _place(settings: Settings, store: ObjectStore) -> dict[str, str | None]:
+    """How others open the lake's store."""
+    return {
+        "url": store.uri,
+        "endpoint": _given(settings.lake_endpoint),
+        "region": _given(settings.lake_region),
+    }
 
 
 def _given(value: str) -> str | None:

@@ -147,6 +147,9 @@ class Settings:
     )
     lake_file_bytes: int = _size(STORAGE, 128 * MIB, KIB, 4 * GIB, "Payload in one file of the lake, about.")
     lake_cache_bytes: int = _size(STORAGE, 256 * MIB, MIB, 16 * TIB, "Memory for parts of the lake that are read.")
+    lake_disk_cache_bytes: int = _size(
+        STORAGE, 0, 0, 16 * TIB, "Local disk, in DATA/cache, for parts of an S3 lake that are read; 0 is off."
+    )
     lake_gc_interval_ms: int = _whole(
         STORAGE, 600_000, 100, 365 * DAY_MS, "How often what nothing refers to any more is looked for in the lake."
     )

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
 from headwater.model.events import Event
-from headwater.model.extents import Extent, Records, Run
+from headwater.model.extents import Extent, Records, Run, Stretch
 from headwater.model.row import BucketRow, StreamRow
 
 
@@ -44,6 +45,28 @@ class SystemRng:
 
     def token(self, size_bytes: int) -> bytes:
         return os.urandom(size_bytes)
+
+
+class LogCopy(Protocol):
+    """A part of a log, copied into one file while the log goes on."""
+
+    @property
+    def at(self) -> int:
+        """Everything before this position is copied, or was not asked for."""
+        ...
+
+    @property
+    def pieces(self) -> list[tuple[int, int]]:
+        """(position of its first byte, size in bytes) of the log files that the copy is made of, in order. A log
+        starts from these as it starts from its own; there is at least one, which may be empty."""
+        ...
+
+    def advance(self, upto: int) -> list[Event]:
+        """Copies on, up to a synced position. Returns the events it met behind `known` that are no appends.
+
+        Blocks. Raises OSError, also for a log that is damaged.
+        """
+        ...
 
 
 class Log(Protocol):
@@ -93,6 +116,14 @@ class Log(Protocol):
 
     def seal(self) -> None:
         """Leaves a witness behind the last batch when the log is idle, so that later damage to it is recognised."""
+        ...
+
+    def hold(self, after: int | None) -> None:
+        """Until it is told None, the log forgets nothing that ends behind the position, whatever `trim` allows."""
+        ...
+
+    def copy(self, after: int, known: int, to: Path) -> LogCopy:
+        """Begins a copy of every event that ends behind `after`, into the file `to`. The log must be held meanwhile."""
         ...
 
     def trim(self, below: int) -> None:
@@ -170,6 +201,65 @@ class LakeLedger(Protocol):
         ...
 
 
+class Standing(msgspec.Struct, frozen=True):
+    """What the catalog says of a file of the lake."""
+
+    dead_ms: int | None
+    came: int | None
+    went: int | None
+    """Numbers of the swaps that brought it and took it."""
+
+
+class SwapLedger(Protocol):
+    """The catalog as a swap of files reads and changes it. Calls block: they belong in worker threads."""
+
+    def standing(self, names: Iterable[str]) -> dict[str, Standing]:
+        """What is known of those of the files that are known at all."""
+        ...
+
+    def swapped(self, number: int) -> tuple[set[str], set[str]]:
+        """The files that a swap took, and those it brought, as far as gc has not forgotten them."""
+        ...
+
+    def extents_in(self, file: str) -> list[Extent]: ...
+
+    def swap(
+        self,
+        removed: Collection[str],
+        added: Collection[str],
+        extents: Iterable[Extent],
+        extents_count: int,
+        now_ms: int,
+    ) -> None:
+        """Records of the `removed` files are in the `added` ones from now on, where `extents` says. One transaction.
+
+        Raises RuntimeError, and nothing has changed, unless the removed files live and have `extents_count` extents.
+        """
+        ...
+
+    def close(self) -> None: ...
+
+
+class Relocated(Protocol):
+    """New files that hold exactly the live rows of old ones."""
+
+    live_rows: int
+    dropped_rows: int
+    """Rows of the new files that nothing refers to any more."""
+
+    def extents(self) -> Iterator[Extent]:
+        """Where the live rows are."""
+        ...
+
+
+class Relocation(Protocol):
+    """New files that are to take the place of old ones, their keys read."""
+
+    def match(self, live: dict[str, list[Extent]]) -> Relocated:
+        """Holds the new files against the live extents of each old one. Raises SwapRefused."""
+        ...
+
+
 class Lake(Protocol):
     """Where settled records are. Calls block: they belong in worker threads. All raise BlobsUnavailable."""
 
@@ -180,12 +270,40 @@ class Lake(Protocol):
         """
         ...
 
-    def reconcile(self, known: set[str]) -> int:
-        """Takes files out of the table that no event of the log speaks of: a crash came between. Returns how many."""
+    def reconcile(self, alive: dict[str, bool], fresh: set[str]) -> int:
+        """Makes the table follow the catalog after a crash, or an answer that got lost. Returns how many files moved.
+
+        `alive`: files that are not dead, and whether extents refer to them; `fresh`: files that only the log speaks of.
+        What is neither leaves the table; what extents refer to is in it. No flush may be under way.
+        """
+        ...
+
+    def relocation(self, remove: list[str], add: list[str], group: int, check: Callable[[], None]) -> Relocation:
+        """Reads the keys of both, and makes the new files durable. Raises SwapRefused, and what `check` raises."""
+        ...
+
+    def relocate(self, remove: list[str], found: Relocated) -> None:
+        """The table shows the new files instead of the old ones, in one step."""
         ...
 
     def read(self, extent: Extent, start: int, end: int) -> Records:
         """The extent's records that begin in [start, end)."""
+        ...
+
+    def stretch(self, extent: Extent, start: int, limit: int, commas: bool, wait: bool) -> Stretch | None:
+        """The extent's records from `start` on that end at or before `limit`, joined; the first whatever its size.
+
+        Without `wait` it never blocks, and gives None when they are not at hand.
+        """
+        ...
+
+    @property
+    def ahead_bytes_max(self) -> int:
+        """How much may be made ready by `prepare` before it is read."""
+        ...
+
+    def prepare(self, extent: Extent, commas: bool) -> None:
+        """Has what `stretch` will need of the extent at hand, for as long as there is room."""
         ...
 
     def sweep(
@@ -196,6 +314,17 @@ class Lake(Protocol):
         no flush that began before may be under way when that returns. What `check` raises ends the run.
         """
         ...
+
+
+class CatalogCopy(msgspec.Struct, frozen=True):
+    """What a copy of the catalog says of itself."""
+
+    position: int
+    log_floor: int
+    files: list[str]
+    """Files of the lake that it counts on."""
+    blobs: list[str]
+    """Snapshots that its streams refer to."""
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -245,6 +374,17 @@ class Catalog(Protocol):
 
     def files(self) -> set[str]:
         """Every file of the lake that was ever settled and not yet removed."""
+        ...
+
+    def alive(self) -> dict[str, bool]:
+        """Files that are not dead, and whether any extent refers to them. Runs on a worker thread."""
+        ...
+
+    table_behind: bool
+    """True while the lake's table may not show the last swap of files."""
+
+    def table_followed(self) -> None:
+        """The table shows it. Runs on a worker thread."""
         ...
 
     def due(self, now_ms: int, count_max: int) -> list[str]:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headwater.catalog.ledger import Ledger
 from headwater.catalog.sqlite import FORMAT, CatalogMismatch, SqliteCatalog
 from headwater.model.extents import Extent
 from headwater.model.row import BucketRow, StreamRow
@@ -133,6 +134,21 @@ def test_a_file_of_another_format_is_refused_with_both_numbers(tmp_path: Path) -
     with pytest.raises(CatalogMismatch) as caught:
         SqliteCatalog(path)
     assert str(FORMAT) in str(caught.value) and str(FORMAT + 1) in str(caught.value)
+    assert "empty data directory" in str(caught.value), "it says what to do"
+
+
+def test_a_file_of_the_format_before_is_refused_and_left_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "catalog.db"
+    db = sqlite3.connect(path)
+    with db:
+        db.execute("create table streams (key text primary key, sid integer, row blob) without rowid")
+        db.execute("create table meta (name text primary key, value integer) without rowid")
+        db.execute("insert into meta values ('format', 2)")
+    for opened in (SqliteCatalog, Ledger):
+        with pytest.raises(CatalogMismatch, match="format 2"):
+            opened(path)
+    assert db.execute("select count(*) from sqlite_schema where type = 'table'").fetchone() == (2,)
+    db.close()
 
 
 def test_a_listing_is_a_range_of_keys_in_bytewise_order(catalog: SqliteCatalog) -> None:

@@ -59,9 +59,10 @@ class DictLake:
             [run.ends[row] for row in rows],
             [run.ms[row] for row in rows],
             [run.n[row] for row in rows],
+            [run.positions[row] for row in rows],
         )
 
-    def reconcile(self, known: set[str]) -> int:
+    def reconcile(self, alive: dict[str, bool], fresh: set[str]) -> int:
         return 0
 
 

@@ -149,7 +149,7 @@ def store_figures(name: str, store: ObjectStore) -> None:
 
     def cold(reader: Reader) -> None:
         extent = next(extents)
-        reader.joined(extent, extent.start, extent.end)
+        reader.stretch(extent, extent.start, extent.end, False)
 
     show("cold read, footer and group", median_ms(lambda: cold(Reader(store, MemoryCache(1 << 30))), 40))
     reader = Reader(store, MemoryCache(1 << 30))
@@ -158,8 +158,8 @@ def store_figures(name: str, store: ObjectStore) -> None:
         taken = median_ms(lambda: cold(reader), 60)
     show("cold read, group alone", taken, heartbeat)
     extent = built.extents[-1]
-    reader.joined(extent, extent.start, extent.end)
-    show("the same from memory", median_ms(lambda: reader.joined(extent, extent.start, extent.end), 99))
+    reader.stretch(extent, extent.start, extent.end, False)
+    show("the same from memory", median_ms(lambda: reader.stretch(extent, extent.start, extent.end, False), 99))
 
 
 def main() -> None:

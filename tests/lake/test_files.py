@@ -78,7 +78,6 @@ def test_any_part_of_any_extent_is_read_as_it_was_written(
         assert list(zip(whole.ends, whole.payloads, whole.ms, whole.n, whole.positions, strict=True)) == expected
         assert (whole.start, whole.index) == (extent.start, 0)
         assert (extent.ms, extent.n) == expected[0][2:4]
-        assert bytes(reader.joined(extent, extent.start, extent.end)) == b"".join(whole.payloads)
 
         low, high = sorted(data.draw(st.tuples(*[st.integers(extent.start, extent.end)] * 2)))
         part = reader.records(extent, low, high)
@@ -92,10 +91,60 @@ def test_any_part_of_any_extent_is_read_as_it_was_written(
         assert part.payloads == [record[1] for record in inside]
         assert not inside or part.index == expected.index(inside[0])
         assert list(part.ends) == [record[0] for record in inside]
-        joined = b"".join(record[1] for record in expected)
-        assert bytes(reader.joined(extent, low, high)) == joined[low - extent.start : high - extent.start]
-        edges = {extent.start, *(record[0] - len(record[1]) for record in expected), extent.end}
-        assert reader.edge(extent, low) == max(edge for edge in edges if edge <= low)
+
+
+@given(many_runs(), st.integers(1, 12), st.integers(1, 200), st.booleans(), st.data())
+@settings(max_examples=100)
+def test_a_stretch_holds_the_records_from_an_offset_up_to_a_limit_and_one_at_least(
+    runs: list[Run], rows_per_group: int, bytes_per_group: int, commas: bool, data: st.DataObject
+) -> None:
+    built = build(runs, 5, "t", rows_per_group, bytes_per_group)
+    reader = reading(built)
+    for extent in built.extents:
+        expected = records_of(runs, extent)
+        begins = [record[0] - len(record[1]) for record in expected]
+        first = begins.index(data.draw(st.sampled_from(begins)))
+        limit = data.draw(st.integers(begins[first], extent.end))
+        # As `records`: without bytes a record belongs to the range that begins where it lies.
+        fitting = [
+            record
+            for record, begin in zip(expected[first:], begins[first:], strict=True)
+            if record[0] <= limit and (begin < limit or limit == extent.end)
+        ] or expected[first : first + 1]
+        for _ in range(2):
+            found = reader.stretch(extent, begins[first], limit, commas)
+            assert found is not None
+            assert bytes(found.data) == (b"," if commas else b"").join(record[1] for record in fitting)
+            assert (found.start, found.end, found.count) == (begins[first], fitting[-1][0], len(fitting))
+        assert reader.stretch(extent, begins[first], limit, commas, wait=False) == found
+
+
+def test_a_stretch_that_begins_inside_a_record_says_where_the_next_one_begins() -> None:
+    built = build([run("bucket/s", 1, [b"abc", b"defg"])], 0, "t")
+    reader, extent = reading(built), built.extents[0]
+    inside = reader.stretch(extent, 1, 7, False)
+    assert inside is not None and (inside.start, inside.end, inside.count) == (3, 7, 1)
+    behind = reader.stretch(extent, 5, 7, False)
+    assert behind is not None and (behind.start, behind.end, behind.count) == (5, 5, 0)
+
+
+def test_stretches_of_one_row_group_share_its_memory() -> None:
+    built = build(some_runs(), 0, "t")
+    reader, extent = reading(built), built.extents[0]
+    first, second = (reader.stretch(extent, extent.start, extent.end, False) for _ in range(2))
+    assert first is not None and second is not None
+    assert first.data.obj is second.data.obj and len(first.data) == extent.end - extent.start
+
+
+def test_a_stretch_that_nobody_waits_for_fetches_nothing() -> None:
+    store = Counting()
+    built = put(store, build(random_runs(count=4), 0, "t", rows_per_group=100))
+    reader, extent = Reader(store, MemoryCache(1 << 20)), built.extents[0]
+    assert reader.stretch(extent, extent.start, extent.end, False, wait=False) is None
+    assert not store.fetched
+    waited = reader.stretch(extent, extent.start, extent.end, False)
+    assert reader.stretch(extent, extent.start, extent.end, False, wait=False) == waited
+    assert reader.stretch(extent, extent.start, extent.end, True, wait=False) is None
 
 
 @given(many_runs(), st.integers(1, 12), st.integers(1, 200))
@@ -305,7 +354,7 @@ def test_a_read_fetches_a_footer_once_and_one_range_per_row_group(tmp_path: Path
     footer = pq.read_metadata(pa.BufferReader(b"".join(built.data)))
     for extent in built.extents[:3]:
         reader.records(extent, extent.start, extent.end)
-        reader.joined(extent, extent.start, extent.end)
+        reader.stretch(extent, extent.start, extent.end, False)
     assert len(store.fetched) == 4
     for number, length in enumerate(store.fetched[1:]):
         group = footer.row_group(number)
@@ -343,7 +392,25 @@ def test_ranges_come_from_the_disk_cache_when_they_are_there(tmp_path: Path) -> 
     for turn in range(2):
         reader = Reader(store, MemoryCache(1 << 20), DiskCache(tmp_path, 1 << 20))
         assert reader.records(extent, extent.start, extent.end).payloads == random_runs(count=4)[2].payloads
-        assert len(store.fetched) == 2 + turn, "the second reader fetches the footer alone"
+        assert len(store.fetched) == 2, f"footer and row group, once, in turn {turn}"
+
+
+@pytest.mark.parametrize("part", ["footer", "row group"])
+def test_what_was_damaged_on_its_way_to_the_disk_cache_is_fetched_again(tmp_path: Path, part: str) -> None:
+    store = MemoryStore()
+    built = put(store, build(random_runs(count=4), 0, "t", rows_per_group=100))
+    content, extent = store.get(built.file.path), built.extents[2]
+    footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    at = footer if part == "footer" else len(content) // 2
+    store.put(built.file.path, content[:at] + bytes([content[at] ^ 255]) + content[at + 1 :])
+    torn = Reader(store, MemoryCache(1 << 20), DiskCache(tmp_path, 1 << 20))
+    with pytest.raises(LakeDamaged):
+        torn.records(extent, extent.start, extent.end)
+    store.put(built.file.path, content)
+    disk = DiskCache(tmp_path, 1 << 20)
+    for _ in range(2):
+        reader = Reader(store, MemoryCache(1 << 20), disk)
+        assert reader.records(extent, extent.start, extent.end).payloads == random_runs(count=4)[2].payloads
 
 
 def test_a_forgotten_file_is_fetched_again() -> None:
@@ -351,9 +418,9 @@ def test_a_forgotten_file_is_fetched_again() -> None:
     built = put(store, build(random_runs(count=4), 0, "t", rows_per_group=100))
     reader = Reader(store, MemoryCache(1 << 20))
     extent = built.extents[0]
-    reader.joined(extent, extent.start, extent.end)
+    reader.stretch(extent, extent.start, extent.end, False)
     reader.forget(extent.file)
-    reader.joined(extent, extent.start, extent.end)
+    reader.stretch(extent, extent.start, extent.end, False)
     assert len(store.fetched) == 4
 
 
@@ -385,7 +452,7 @@ def test_a_truncated_file_is_damage(keep: int) -> None:
     store.put(built.file.path, b"".join(built.data)[:keep])
     extent = built.extents[0]
     with pytest.raises(LakeDamaged):
-        Reader(store, MemoryCache(1 << 20)).joined(extent, extent.start, extent.end)
+        Reader(store, MemoryCache(1 << 20)).stretch(extent, extent.start, extent.end, False)
 
 
 @pytest.mark.parametrize(
@@ -411,15 +478,7 @@ def test_an_extent_that_does_not_describe_the_file_is_damage(wrong: dict[str, in
 def test_a_missing_file_is_missing_not_damaged() -> None:
     extent = build(some_runs(), 0, "t").extents[0]
     with pytest.raises(ObjectMissing):
-        Reader(MemoryStore(), MemoryCache(1 << 20)).joined(extent, extent.start, extent.end)
-
-
-def test_bytes_outside_the_extent_are_not_given_out() -> None:
-    built = build(some_runs(), 0, "t")
-    reader, extent = reading(built), built.extents[0]
-    for low, high in ((extent.start - 1, extent.end), (extent.start, extent.end + 1), (5, 4)):
-        with pytest.raises(ValueError, match="not within"):
-            reader.joined(extent, low, high)
+        Reader(MemoryStore(), MemoryCache(1 << 20)).stretch(extent, extent.start, extent.end, False)
 
 
 def test_a_file_that_spark_rewrote_is_read_all_the_same() -> None:

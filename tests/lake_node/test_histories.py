@@ -1,5 +1,6 @@
 """Random histories of a group with its lake, held after every step against streams that are plain lists.
-Restarts, crashes amid a flush, checkpoints and evictions are steps like any other: nobody may notice them."""
+Restarts, crashes amid a flush or a swap of files, checkpoints and evictions are steps like any other: nobody may
+notice them."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ from headwater.lake.lake import DeltaLake
 from headwater.lake.local import LocalStore
 from headwater.world import SystemRng
 from tests.engine import HandClock
-from tests.lake_node.world import ListLake, World
+from tests.lake_node.swap_world import SwapListLake, SwapWorld, rewriting
+from tests.lake_node.world import World
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -65,6 +67,7 @@ deletes = step("delete", keys)
 flushes = step("flush", file_bytes)
 meanwhile = st.one_of(appends, lets_go, deletes, forks, creates, step("checkpoint"))
 amid = step("flush_amid", file_bytes, meanwhile)
+swaps = st.one_of(step("swap", picks), step("swap_amid", picks, meanwhile), step("torn_swap", picks))
 others = st.one_of(
     step("flush_all"),
     step("checkpoint"),
@@ -74,7 +77,15 @@ others = st.one_of(
     step("walk", st.sampled_from([1, 10_000, 60_000])),
 )
 steps = st.sampled_from(
-    [creates] * 2 + [appends] * 10 + [forks] * 3 + [lets_go] * 2 + [deletes] + [flushes] * 5 + [amid] * 2 + [others] * 6
+    [creates] * 2
+    + [appends] * 10
+    + [forks] * 3
+    + [lets_go] * 2
+    + [deletes]
+    + [flushes] * 5
+    + [amid] * 2
+    + [others] * 6
+    + [swaps] * 3
 ).flatmap(lambda kind: kind)
 first = [Step("create", (key, [5], index == 1, False)) for index, key in enumerate(KEYS[:3])]
 histories = st.lists(st.tuples(steps, picks, st.sampled_from([1, 12, 40])), min_size=20, max_size=50)
@@ -100,8 +111,8 @@ async def play(world: World, history: list[tuple[Step, int, int]]) -> None:
 
 def on_lists(history: list[tuple[Step, int, int]]) -> None:
     async def body(directory: Path) -> None:
-        lake = ListLake()
-        await play(World(directory, lake, lake.rows), history)
+        lake = SwapListLake()
+        await play(SwapWorld(directory, lake, lake.rows, lake.rewrite), history)
 
     with tempfile.TemporaryDirectory() as directory:
         asyncio.run(body(Path(directory)))
@@ -138,7 +149,7 @@ def test_a_real_table_of_real_files_equals_the_lists_too(history: list[tuple[Ste
             return list(zip(*(table[name].to_pylist() for name in columns), strict=True))
 
         lake = DeltaLake(LocalStore(place), 1 << 20, HandClock(), SystemRng())
-        await play(World(directory, lake, rows), history)
+        await play(SwapWorld(directory, lake, rows, rewriting(place)), history)
 
     with tempfile.TemporaryDirectory() as directory:
         asyncio.run(body(Path(directory)))

@@ -4,6 +4,7 @@ The S3 is one SeaweedFS for all tests; faults are a proxy's in front of it, so t
 from __future__ import annotations
 
 import itertools
+import random
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -233,6 +234,57 @@ def test_hot_memory_stays_under_its_ceiling_before_a_slow_store(
     assert_table_is_http(node, ("s3/a",), lake, options(s3))
 
 
+# ---- the disk cache -----------------------------------------------------------------------------------------------
+
+
+def cached_files(node: Node) -> list[Path]:
+    return sorted((node.data_directory / "cache").glob("*"))
+
+
+def test_the_disk_cache_answers_for_the_store_also_when_it_is_away_and_after_a_restart(
+    s3: S3, proxy: FaultProxy, tmp_path: Path, lake: str
+) -> None:
+    given = flags(proxy.endpoint, lake, *QUIET, "--lake-disk-cache-bytes", "16MiB")
+    with Node.started(tmp_path, env=CREDENTIALS, flags=given) as node:
+        expected = {key: key.encode() * 5_000 for key in ("s3/a", "s3/b")}
+        with node.connect() as connection:
+            for key, body in expected.items():
+                create(connection, key)
+                append(connection, key, body)
+        flush(node)
+        assert not cached_files(node), "what was only written is not kept"
+        assert content(node, "s3/a") == expected["s3/a"]
+        assert cached_files(node)
+        outage(proxy)
+        node.restart()
+        assert content(node, "s3/a") == expected["s3/a"]
+        healed(proxy)
+        for path in cached_files(node):
+            kept = path.read_bytes()
+            path.write_bytes(kept[:20] + bytes([kept[20] ^ 1]) + kept[21:])
+        node.restart()
+        assert {key: content(node, key) for key in expected} == expected
+
+
+def test_the_disk_cache_keeps_its_bound_and_goes_when_it_is_turned_off(s3: S3, tmp_path: Path, lake: str) -> None:
+    bound = 300_000
+    given = flags(s3.endpoint, lake, *QUIET, "--lake-cache-bytes", "1MiB")
+    with Node.started(tmp_path, env=CREDENTIALS, flags=(*given, "--lake-disk-cache-bytes", str(bound))) as node:
+        expected = {f"s3/{number}": random.Random(number).randbytes(100_000) for number in range(8)}
+        with node.connect() as connection:
+            for key, body in expected.items():
+                create(connection, key)
+                append(connection, key, body)
+                flush(node)
+        for _ in range(2):
+            assert {key: content(node, key) for key in expected} == expected
+            assert 0 < sum(path.stat().st_size for path in cached_files(node)) <= bound
+        node.flags = list(given)
+        node.restart()
+        assert not cached_files(node)
+        assert {key: content(node, key) for key in expected} == expected
+
+
 # ---- refusals at start-up -----------------------------------------------------------------------------------------
 
 
@@ -273,6 +325,57 @@ def test_a_missing_bucket_is_refused_at_start_up(proxy: FaultProxy, tmp_path: Pa
     assert "the bucket does not exist" in said and "s3://no-such-bucket" in said, said
 
 
-def test_an_endpoint_that_nobody_answers_is_refused_at_start_up(tmp_path: Path) -> None:
-    said = refused(tmp_path, CREDENTIALS, flags("http://127.0.0.1:9", "s3://lake/nowhere"))
-    assert "http://127.0.0.1:9" in said, said
+# ---- a store that is away at start-up -----------------------------------------------------------------------------
+
+
+def test_a_node_starts_without_its_store_serves_what_it_holds_and_heals_by_itself(
+    node: Node, proxy: FaultProxy, s3: S3, lake: str
+) -> None:
+    with node.connect() as connection:
+        create(connection, "s3/cold")
+        append(connection, "s3/cold", b"settled")
+        flush(node)
+        create(connection, "s3/hot")
+        outage(proxy)
+        append(connection, "s3/hot", b"only in the log")
+    node.restart()
+    assert ready(node).status == 503 and "cannot be used" in str(ready(node).json()["checks"]["lake"]), ready(node)
+    assert node.request("GET", "/healthz").status == 200
+    with node.connect(timeout_s=120) as connection:
+        assert connection.request("GET", path_of("s3/hot")).body == b"only in the log"
+        append(connection, "s3/hot", b" and in memory")
+        create(connection, "s3/new")
+        assert content(node, "s3/hot") == b"only in the log and in memory"
+        refusal = connection.request("GET", path_of("s3/cold"))
+        assert refusal.status == 503 and (refusal.header("retry-after") or "").isdigit(), refusal
+        healed(proxy)
+        eventually(lambda: ready(node).status == 200, lambda: ready(node))
+        assert connection.request("GET", path_of("s3/cold")).body == b"settled"
+    flush(node)
+    assert content(node, "s3/hot") == b"only in the log and in memory"
+    assert_table_is_http(node, ("s3/cold", "s3/hot", "s3/new"), lake, options(s3))
+
+
+def test_a_node_whose_store_was_never_there_starts_and_takes_appends(tmp_path: Path) -> None:
+    with Node.started(tmp_path, env=CREDENTIALS, flags=flags("http://127.0.0.1:9", "s3://lake/nowhere")) as node:
+        assert ready(node).status == 503
+        assert "http://127.0.0.1:9" in ready(node).json()["checks"]["lake"], ready(node)
+        with node.connect() as connection:
+            create(connection, "s3/a")
+            append(connection, "s3/a", b"taken")
+        assert content(node, "s3/a") == b"taken"
+        node.restart()
+        assert content(node, "s3/a") == b"taken"
+        assert node.terminate() == 0, node.output()
+
+
+def test_a_store_that_refuses_when_it_comes_back_is_told_of_and_tried_on(node: Node, proxy: FaultProxy) -> None:
+    outage(proxy)
+    node.restart()
+    body = b"<Error><Code>AccessDenied</Code><Message>no</Message></Error>"
+    with proxy.lock:
+        proxy.faults[:] = [Fault(method, "", FOR_EVER, 403, body) for method in ("PUT", "GET", "DELETE")]
+    eventually(lambda: "permission" in str(ready(node).json()), lambda: ready(node))
+    assert ready(node).status == 503
+    healed(proxy)
+    eventually(lambda: ready(node).status == 200, lambda: ready(node))

@@ -14,7 +14,7 @@ import pytest
 from headwater.errors import Overloaded
 from headwater.model.commands import Append, Create, Fork
 from headwater.model.events import Appended
-from headwater.model.extents import Extent, Records, Run
+from headwater.model.extents import Extent, Records, Run, Stretch
 from headwater.world import BlobsUnavailable
 from tests.engine import Ear
 from tests.lake_node.world import ListLake, World
@@ -56,6 +56,17 @@ class Gate(ListLake):
         if self.failure is not None:
             raise self.failure
         return super().read(extent, start, end)
+
+    def stretch(self, extent: Extent, start: int, limit: int, commas: bool, wait: bool) -> Stretch | None:
+        if wait:
+            self._pass(self.reading)
+            if self.failure is not None:
+                raise self.failure
+        return super().stretch(extent, start, limit, commas, wait)
+
+    def prepare(self, extent: Extent, commas: bool) -> None:
+        self._pass(self.reading)
+        super().prepare(extent, commas)
 
     async def reached(self) -> None:
         assert await asyncio.to_thread(self.waiting.acquire, timeout=30)

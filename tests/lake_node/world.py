@@ -23,7 +23,7 @@ from headwater.errors import BadQuery, Failure, OffsetBeyondTail, OffsetGone, St
 from headwater.log.wal import Wal
 from headwater.model.commands import Append, Command, Create, Delete, Fork, PublishSnapshot, Trim
 from headwater.model.events import Appended, Created, Deleted, SnapshotPublished, Trimmed
-from headwater.model.extents import Extent, Records, Run
+from headwater.model.extents import Extent, Records, Run, Stretch
 from headwater.model.stream import Unchanged, initial_id
 from headwater.world import Lake, LakeLedger, Pending, Swept
 from tests.engine import HandClock, group_on
@@ -39,6 +39,7 @@ class ListLake:
         self.runs: dict[tuple[str, int, int], Run] = {}
         self.table: dict[str, list[tuple[str, int, int]]] = {}
         self.files_count = 0
+        self.at_hand: set[tuple[Extent, bool]] = set()
 
     def settle(self, runs: list[Run], group: int) -> tuple[str, list[Extent]]:
         self.files_count += 1
@@ -50,18 +51,19 @@ class ListLake:
             for row in range(0, len(run.payloads), 2):
                 count = min(2, len(run.payloads) - row)
                 place = (run.sid, starts[row], run.ends[row + count - 1], run.seq_start + row)
-                extents.append(Extent(*place, run.ms[row], run.n[row], file, 0, row, count))
+                position = run.positions[row + count - 1]
+                extents.append(Extent(*place, run.ms[row], run.n[row], file, 0, row, count, position))
         self.table[file] = [(file, run.sid, 0) for run in runs]
         return file, extents
 
-    def reconcile(self, known: set[str]) -> int:
-        stray = [file for file in self.table if file not in known]
+    def reconcile(self, alive: dict[str, bool], fresh: set[str]) -> int:
+        stray = [file for file in self.table if file not in alive and file not in fresh]
         for file in stray:
             del self.table[file]
         return len(stray)
 
     def read(self, extent: Extent, start: int, end: int) -> Records:
-        run = self.runs[extent.file, extent.sid, 0]
+        run = self.runs[extent.file, extent.sid, extent.row_group]
         edges = [run.start, *run.ends]
         inside = range(extent.row_start, extent.row_start + extent.row_count)
         rows = [row for row in inside if start <= edges[row] < end]
@@ -73,7 +75,22 @@ class ListLake:
             [run.ends[row] for row in rows],
             [run.ms[row] for row in rows],
             [run.n[row] for row in rows],
+            [run.positions[row] for row in rows],
         )
+
+    def stretch(self, extent: Extent, start: int, limit: int, commas: bool, wait: bool) -> Stretch | None:
+        if not wait and (extent, commas) not in self.at_hand:
+            return None
+        self.at_hand.add((extent, commas))
+        found = ListLake.read(self, extent, start, extent.end)
+        count = sum(end <= limit for end in found.ends) or min(1, len(found.ends))
+        data = (b"," if commas else b"").join(found.payloads[:count])
+        return Stretch(found.start, found.ends[count - 1] if count else start, count, memoryview(data))
+
+    ahead_bytes_max = 1 << 20
+
+    def prepare(self, extent: Extent, commas: bool) -> None:
+        self.at_hand.add((extent, commas))
 
     def sweep(
         self, ledger: LakeLedger, pending: Callable[[], Pending], grace_ms: int, check: Callable[[], None]
@@ -278,7 +295,7 @@ class World:
         count = stream.gone_count + pick % (len(edges) - stream.gone_count)
         command: Command = Trim(edges[count])
         if snapshot:
-            command = PublishSnapshot(edges[count], "text/plain", f"blob-{pick}", 5)
+            command = PublishSnapshot(edges[count], "text/plain", f"snapshots/{stream.sid}/{pick}", 5)
         event = await self.submit(key, command)
         if isinstance(event, Unchanged):
             assert count == stream.gone_count
@@ -373,6 +390,11 @@ class World:
         assert (part.start, part.end) == (edges[first], edges[first + count])
         assert part.up_to_date == (part.end == stream.tail)
         assert part.closed == (stream.closed and part.up_to_date)
+        joined = await asyncio.wait_for(self.reads.read_now(live, edges[first], bytes_max, joined=True), 30)
+        between = b"," if stream.is_json else b""
+        assert between.join(joined.payloads) == between.join(part.payloads)
+        assert joined.count == part.count == count
+        assert (joined.start, joined.end, joined.up_to_date) == (part.start, part.end, part.up_to_date)
 
     async def _check_refusals(self, live: Any, stream: Listed, edges: list[int], pick: int) -> None:
         between = [begin + 1 for begin, end in pairwise(edges[stream.gone_count :]) if end - begin > 1]
@@ -381,7 +403,7 @@ class World:
         wrong += [(edges[stream.gone_count] - 1, OffsetGone)] if edges[stream.gone_count] else []
         for offset, failure in wrong:
             try:
-                part = await asyncio.wait_for(self.reads.read_now(live, offset, 1 << 30), 30)
+                part = await asyncio.wait_for(self.reads.read_now(live, offset, 1 << 30, pick % 2 == 0), 30)
             except Failure as refusal:
                 assert isinstance(refusal, failure), (offset, refusal)
             else:

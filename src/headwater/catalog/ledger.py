@@ -1,24 +1,24 @@
 """The catalog as the lake's upkeep and `headwater lake` see it: which files live, which snapshots are meant.
 
 Owns a connection of its own, so that long looks from worker threads hold up neither checkpoints nor the event loop.
-Never writes anything but the two facts that gc keeps about a file: since when it is dead, and that it is gone.
+Never writes anything but what gc keeps about a file (since when it is dead, that it is gone) and a swap's new extents.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from urllib.parse import quote
 
 import msgspec
 
-from headwater.catalog.sqlite import FORMAT, CatalogMismatch
+from headwater.catalog.sqlite import BUSY_S_MAX, FORMAT, CatalogMismatch
 from headwater.model.extents import Extent
 from headwater.model.row import StreamRow
+from headwater.world import Standing
 
-BUSY_S_MAX = 60.0
-"""How long a write waits for a checkpoint to end."""
+_encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(StreamRow).decode
 _decode_extent = msgspec.msgpack.Decoder(Extent).decode
 
@@ -31,7 +31,7 @@ class Ledger:
         self._db = sqlite3.connect(where, uri=True, check_same_thread=False, timeout=BUSY_S_MAX)
         found = dict(self._db.execute("select name, value from meta"))
         if found.get("format", FORMAT) != FORMAT:
-            raise CatalogMismatch(f"{path} has catalog format {found['format']}; this version reads format {FORMAT}")
+            raise CatalogMismatch(path, found["format"])
         self._db.execute("pragma synchronous = full")
 
     def position(self) -> int:
@@ -87,6 +87,16 @@ class Ledger:
         """Every stream, in the order of sids."""
         return (_decode(row) for (row,) in self._db.execute("select row from streams order by sid"))
 
+    def streams_after(self, sid: int, count_max: int) -> list[StreamRow]:
+        """The streams with the next higher sids."""
+        query = "select row from streams where sid > ? order by sid limit ?"
+        return [_decode(row) for (row,) in self._db.execute(query, (sid, count_max))]
+
+    def losses(self, after: int, count_max: int) -> list[StreamRow]:
+        """Streams that let go of records behind a log position, by that of the newest. Costs what it returns."""
+        query = "select row from streams where lost > ? order by lost limit ?"
+        return [_decode(row) for (row,) in self._db.execute(query, (after, count_max))]
+
     def extents(self) -> Iterator[Extent]:
         """Every extent, by stream and offset."""
         return (_decode_extent(row) for (row,) in self._db.execute("select row from extents order by sid, start"))
@@ -95,6 +105,11 @@ class Ledger:
         """The extents of one file."""
         query = "select row from extents where file = (select id from files where name = ?)"
         return [_decode_extent(row) for (row,) in self._db.execute(query, (file,))]
+
+    def extents_count(self, files: Iterable[str]) -> int:
+        """How many extents the files have. Walks an index."""
+        query = "select count(*) from extents where file = (select id from files where name = ?)"
+        return sum(self._db.execute(query, (name,)).fetchone()[0] for name in files)
 
     def bury(self, names: Iterable[str], now_ms: int) -> None:
         """Notes since when files are dead, also of files it did not know; what was noted before stays."""
@@ -113,6 +128,69 @@ class Ledger:
                 " and not exists (select 1 from extents where extents.file = files.id)",
                 [(name,) for name in names],
             )
+
+    # ---- swaps --------------------------------------------------------------------------------------------------
+
+    def standing(self, names: Iterable[str]) -> dict[str, Standing]:
+        """What is known of those of the files that are known at all."""
+        query = "select dead_ms, came, went from files where name = ?"
+        found = ((name, self._db.execute(query, (name,)).fetchone()) for name in names)
+        return {name: Standing(*row) for name, row in found if row is not None}
+
+    def swapped(self, number: int) -> tuple[set[str], set[str]]:
+        """The files that a swap took, and those it brought, as far as gc has not forgotten them."""
+        went = {name for (name,) in self._db.execute("select name from files where went = ?", (number,))}
+        return went, {name for (name,) in self._db.execute("select name from files where came = ?", (number,))}
+
+    def swap(
+        self,
+        removed: Collection[str],
+        added: Collection[str],
+        extents: Iterable[Extent],
+        extents_count: int,
+        now_ms: int,
+    ) -> None:
+        """Records of the `removed` files are in the `added` ones from now on, where `extents` says. One transaction.
+
+        Until `table_followed` the catalog says that the lake's table may not show it. Raises RuntimeError, and nothing
+        has changed, unless the removed files live and have `extents_count` extents, and the added ones are new.
+        """
+        with self._db as db:
+            db.execute("begin immediate")
+            standing = self.standing([*removed, *added])
+            if sorted(standing) != sorted(removed) or any(one.dead_ms is not None for one in standing.values()):
+                raise RuntimeError("files that are swapped live, and those that come are new")
+            number = db.execute("select coalesce(max(value), 0) + 1 from meta where name = 'swaps'").fetchone()[0]
+            gone = 0
+            for name in removed:
+                gone += db.execute(
+                    "delete from extents where file = (select id from files where name = ?)", (name,)
+                ).rowcount
+            if gone != extents_count:
+                raise RuntimeError(f"the files have {gone} extents, not {extents_count}")
+            db.executemany("insert into files (name, came) values (?, ?)", ((name, number) for name in added))
+            ids = {name: db.execute("select id from files where name = ?", (name,)).fetchone()[0] for name in added}
+            db.executemany(
+                "insert into extents (sid, start, end, file, rows, row) values (?, ?, ?, ?, ?, ?)",
+                ((one.sid, one.start, one.end, ids[one.file], one.row_count, _encode(one)) for one in extents),
+            )
+            db.executemany(
+                "update files set dead_ms = ?, went = ? where name = ?", ((now_ms, number, name) for name in removed)
+            )
+            # Rows that all died meanwhile: nothing will ever refer to such a file.
+            db.executemany(
+                "update files set dead_ms = ? where name = ?"
+                " and not exists (select 1 from extents where extents.file = files.id)",
+                ((now_ms, name) for name in added),
+            )
+            db.executemany(
+                "insert into meta (name, value) values (?, ?) on conflict (name) do update set value = excluded.value",
+                [("swaps", number), ("table_behind", 1)],
+            )
+
+    def table_behind(self) -> bool:
+        """True when the lake's table may not show the last swap."""
+        return self._db.execute("select 1 from meta where name = 'table_behind'").fetchone() is not None
 
     def close(self) -> None:
         self._db.close()

@@ -2,14 +2,18 @@
 
 Owns the schema and its transactions. Never decides what is written when: checkpoints hand it rows and a position.
 
-    streams(key, sid, deadline_ms, aging, row)
+    streams(key, sid, deadline_ms, aging, lost, row)
                               row: msgpack of StreamRow; keys sort bytewise: a listing is a range
                               aging: 1 when an age policy may have to let go of settled records, else null
+                              lost: log position of the newest record it let go of, null while there is none
     extents(sid, start, end, file, rows, row)   where settled records are in the lake; rows: how many
-    files(id, name, dead_ms)  files of the lake; dead_ms: when gc found that no extent is left (see ledger.py)
+    files(id, name, dead_ms, came, went)
+                              files of the lake; dead_ms: since when no extent is left, by a swap or as gc found
+                              came, went: numbers of the swaps that brought it and took it, if any did (see ledger.py)
     buckets(name, row)
     things(domain, name, row) state beside the streams; each domain knows its own rows
-    meta(name, value)         position, next_sid, format
+    meta(name, value)         position, log_floor, next_sid, format; swaps: how many there were; table_behind: 1 while
+                              the lake's table may not show the last of them
 
 Two connections: the event loop reads through one, the checkpoint thread writes through the other. In WAL mode neither
 waits for the other. A point read costs about 15 µs whatever the number of streams.
@@ -18,6 +22,8 @@ waits for the other. A point read costs about 15 µs whatever the number of stre
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import msgspec
@@ -26,24 +32,30 @@ from headwater.model.extents import Extent
 from headwater.model.row import BucketRow, StreamRow
 from headwater.world import Change
 
-FORMAT = 2
+FORMAT = 3
 
 _SCHEMA = """
 create table if not exists streams (
-    key text primary key, sid integer not null unique, deadline_ms integer, aging integer, row blob not null
+    key text primary key, sid integer not null unique, deadline_ms integer, aging integer, lost integer,
+    row blob not null
 ) without rowid;
 create index if not exists deadlines on streams (deadline_ms) where deadline_ms is not null;
 create index if not exists aging on streams (aging) where aging is not null;
+create index if not exists losses on streams (lost) where lost is not null;
 create table if not exists extents (sid integer, start integer, end integer not null, file integer not null,
     rows integer not null, row blob not null, primary key (sid, start)) without rowid;
 create index if not exists extents_of_files on extents (file, rows);
-create table if not exists files (id integer primary key, name text not null unique, dead_ms integer);
+create table if not exists files (
+    id integer primary key, name text not null unique, dead_ms integer, came integer, went integer
+);
 create table if not exists buckets (name text primary key, row blob not null) without rowid;
 create table if not exists things (
     domain text, name text, row blob not null, primary key (domain, name)
 ) without rowid;
 create table if not exists meta (name text primary key, value integer not null) without rowid;
 """
+BUSY_S_MAX = 60.0
+"""How long a write waits for another connection's to end."""
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(StreamRow).decode
 _decode_extent = msgspec.msgpack.Decoder(Extent).decode
@@ -51,7 +63,13 @@ _decode_bucket = msgspec.msgpack.Decoder(BucketRow).decode
 
 
 class CatalogMismatch(Exception):
-    """The file was written by another version of the format."""
+    """The file was written by another version of the format; the message says what to do."""
+
+    def __init__(self, path: Path | None, found: int) -> None:
+        super().__init__(
+            f"{path} has catalog format {found}; this version reads format {FORMAT}. Run the version that wrote it, or "
+            "start this one on an empty data directory and copy the streams over"
+        )
 
 
 class SqliteCatalog:
@@ -59,16 +77,21 @@ class SqliteCatalog:
         """Opens or makes the file. Without a path the catalog lives as long as the process, in a private file."""
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
+        self._path = path
         self._writer = _connect(path)
+        # Looked at before anything is made: a table of another format would not take this one's indexes.
+        made = self._writer.execute("select count(*) from sqlite_schema where name = 'meta'").fetchone()[0]
+        found = dict(self._writer.execute("select name, value from meta")).get("format", FORMAT) if made else FORMAT
+        if found != FORMAT:
+            self._writer.close()
+            raise CatalogMismatch(path, found)
         self._writer.executescript(_SCHEMA)
         self._reader = self._writer if path is None else _connect(path)
         meta = dict(self._reader.execute("select name, value from meta"))
-        found = meta.get("format", FORMAT)
-        if found != FORMAT:
-            raise CatalogMismatch(f"{path} has catalog format {found}; this version reads format {FORMAT}")
         self.position: int = meta.get("position", 0)
         self.log_floor: int = meta.get("log_floor", 0)
         self.next_sid: int = meta.get("next_sid", 0)
+        self.table_behind: bool = meta.get("table_behind", 0) > 0
 
     def load(self, key: str) -> StreamRow | None:
         return self._one("select row from streams where key = ?", key)
@@ -85,13 +108,36 @@ class SqliteCatalog:
         return None if found is None else _decode_bucket(found[0])
 
     def extents(self, sid: int, offset: int, count_max: int) -> list[Extent]:
+        # Extents of a stream do not overlap: those before the one around `offset` are passed by the index, not read.
         rows = self._reader.execute(
-            "select row from extents where sid = ? and end > ? order by start limit ?", (sid, offset, count_max)
+            "select row from extents where sid = ?1 and end > ?2 and start >= "
+            "coalesce((select max(start) from extents where sid = ?1 and start <= ?2), ?2) order by start limit ?3",
+            (sid, offset, count_max),
         )
         return [_decode_extent(row) for (row,) in rows]
 
     def files(self) -> set[str]:
         return {name for (name,) in self._reader.execute("select name from files")}
+
+    def alive(self) -> dict[str, bool]:
+        with self._another() as db:
+            query = "select name, exists (select 1 from extents where extents.file = files.id) from files"
+            return {name: bool(used) for name, used in db.execute(f"{query} where dead_ms is null")}
+
+    def table_followed(self) -> None:
+        with self._another() as db, db:
+            db.execute("delete from meta where name = 'table_behind'")
+        self.table_behind = False
+
+    @contextmanager
+    def _another(self) -> Iterator[sqlite3.Connection]:
+        """A connection for a worker thread: the event loop's and the checkpoint's are theirs alone."""
+        if self._path is None:
+            yield self._writer
+            return
+        with closing(sqlite3.connect(self._path, timeout=BUSY_S_MAX)) as db:
+            db.execute("pragma synchronous = full")
+            yield db
 
     def due(self, now_ms: int, count_max: int) -> list[str]:
         rows = self._reader.execute(
@@ -112,19 +158,23 @@ class SqliteCatalog:
         with self._writer as db:
             db.executemany("delete from streams where key = ? and sid = ?", change.gone)
             db.executemany(
-                "insert into streams (key, sid, deadline_ms, aging, row) values (?, ?, ?, ?, ?) on conflict (key) do"
-                " update set sid = excluded.sid, deadline_ms = excluded.deadline_ms, aging = excluded.aging,"
-                " row = excluded.row",
-                ((row.key, row.sid, row.deadline_ms, 1 if row.aging else None, _encode(row)) for row in change.rows),
+                "insert into streams (key, sid, deadline_ms, aging, lost, row) values (?, ?, ?, ?, ?, ?)"
+                " on conflict (key) do update set sid = excluded.sid, deadline_ms = excluded.deadline_ms,"
+                " aging = excluded.aging, lost = excluded.lost, row = excluded.row",
+                (
+                    (row.key, row.sid, row.deadline_ms, 1 if row.aging else None, _lost(row), _encode(row))
+                    for row in change.rows
+                ),
             )
             files = dict.fromkeys([*change.files, *(extent.file for extent in change.extents)])
             db.executemany("insert or ignore into files (name) values (?)", ((name,) for name in files))
-            ids = {name: db.execute("select id from files where name = ?", (name,)).fetchone()[0] for name in files}
+            ids = _living(db, files)
             db.executemany(
                 "insert or replace into extents (sid, start, end, file, rows, row) values (?, ?, ?, ?, ?, ?)",
                 (
                     (extent.sid, extent.start, extent.end, ids[extent.file], extent.row_count, _encode(extent))
                     for extent in change.extents
+                    if extent.file in ids
                 ),
             )
             db.executemany("delete from extents where sid = ? and end <= ?", change.cuts)
@@ -162,6 +212,17 @@ class SqliteCatalog:
     def close(self) -> None:
         self._reader.close()
         self._writer.close()
+
+
+def _lost(row: StreamRow) -> int | None:
+    return None if row.soft_deleted else row.lost_position or None
+
+
+def _living(db: sqlite3.Connection, files: Iterable[str]) -> dict[str, int]:
+    """Ids of those files that are not dead. Where records lay before a swap, no late word of them counts any more."""
+    query = "select id from files where name = ? and dead_ms is null"
+    found = ((name, db.execute(query, (name,)).fetchone()) for name in files)
+    return {name: row[0] for name, row in found if row is not None}
 
 
 def _forgettable(row: BucketRow, change: Change) -> bool:

@@ -90,6 +90,21 @@ def verify(
 
 
 @app.command()
+def contents(data: Data = None, config_file: ConfigFile = None, as_json: AsJson = False) -> None:
+    """Count and hash what the streams hold, to tell whether two copies are the same. The node must be stopped."""
+    with _telling():
+        from headwater.cli.contents import count
+
+        settings = _settings(data, config_file)
+        found = count(Path(settings.data), settings.log_file_bytes)
+        if as_json:
+            typer.echo(msgspec.json.encode(found))
+            return
+        facts = msgspec.to_builtins(found) | {"files": len(found.files), "blobs": len(found.blobs)}
+        _show(("", ""), [(name, _cell(name, value)) for name, value in facts.items()])
+
+
+@app.command()
 def gc(
     data: Data = None,
     config_file: ConfigFile = None,
@@ -107,8 +122,9 @@ def gc(
         from headwater.cli.stopped import opened
         from headwater.lake import gc as collector
         from headwater.lake.info import read_table
+        from headwater.lake.lake import DeltaLake
         from headwater.lake.table import open_table
-        from headwater.world import SystemClock
+        from headwater.world import SystemClock, SystemRng
 
         settings = _settings(data, config_file)
         grace = settings.lake_grace_ms if grace_ms is None else grace_ms
@@ -123,6 +139,8 @@ def gc(
             def leave_table(names: list[str]) -> None:
                 open_table(store).commit([], names, now_ms)
 
+            if not dry_run:
+                stopped.follow(DeltaLake(store, 1 << 20, SystemClock(), SystemRng()))
             listing = collector.survey(store, committed, now_ms - grace, _go_on)
             plan = collector.plan(listing, stopped.ledger, stopped.pending(), now_ms - grace, _go_on)
             if not dry_run:
@@ -177,6 +195,7 @@ def _telling() -> Iterator[None]:
     from headwater.app import BadEntry, CatalogMismatch, LogContradiction, LogCorrupt
     from headwater.cli.stopped import NoData, Served
     from headwater.lake.store import StoreError
+    from headwater.world import BlobsUnavailable
 
     try:
         yield
@@ -189,7 +208,10 @@ def _telling() -> Iterator[None]:
         for problem in bad.problems:
             typer.echo(http.printable(f"error: {problem}"), err=True)
         raise typer.Exit(2) from None
-    except (NoData, Served, StoreError, LogCorrupt, LogContradiction, CatalogMismatch, BadEntry) as why:
+    except (NoData, Served, StoreError, BlobsUnavailable) as why:
+        typer.echo(http.printable(f"error: {why}"), err=True)
+        raise typer.Exit(1) from None
+    except (LogCorrupt, LogContradiction, CatalogMismatch, BadEntry) as why:
         typer.echo(http.printable(f"error: {why}"), err=True)
         raise typer.Exit(1) from None
     except sqlite3.Error as why:

@@ -19,7 +19,7 @@ from headwater.model.extents import Extent
 from headwater.model.row import StreamRow
 from headwater.model.stream import Limits
 from headwater.subscriptions.registry import Registry
-from headwater.world import Pending, SystemClock
+from headwater.world import Lake, Pending, SystemClock
 
 
 class Served(Exception):
@@ -59,7 +59,9 @@ class Stopped:
 
     def __init__(self, group: Group, ledger: Ledger) -> None:
         self.ledger = ledger
+        self.position = group.log.tail
         self._shelf = group.shelf
+        self._catalog = group.catalog
         fresh = self._shelf.new_extents.values()
         self._fresh = sorted((extent for some in fresh for extent in some), key=_place)
 
@@ -81,6 +83,12 @@ class Stopped:
     def pending(self) -> Pending:
         blobs = {stream.snapshot.blob for stream in self._shelf.dirty.values() if stream.snapshot is not None}
         return Pending(set(self._shelf.new_files), blobs)
+
+    def follow(self, lake: Lake) -> None:
+        """Makes the lake's table show the last swap of files, as a start would. Raises BlobsUnavailable."""
+        if self._catalog.table_behind:
+            lake.reconcile(self._catalog.alive(), set(self._shelf.new_files))
+            self._catalog.table_followed()
 
     def _alive(self, extent: Extent) -> bool:
         sid = extent.sid

@@ -27,8 +27,15 @@ ROUNDS_MAX = 8
 async def checkpoint(group: Group) -> int:
     """Writes what changed since the last checkpoint; returns how many rows that were. Cost grows with those.
 
-    On an exception the changes stay marked and the next checkpoint tries them again.
+    Whoever asks, they are taken one at a time. On an exception the changes stay marked and the next one tries them
+    again.
     """
+    async with group.shelf.checkpointing:
+        return await write_out(group)
+
+
+async def write_out(group: Group) -> int:
+    """The checkpoint itself, for whoever holds `shelf.checkpointing` and wants to go on while no other is taken."""
     shelf = group.shelf
     captured = shelf.capturing = {}
     buckets: dict[str, Bucket] = {}
@@ -44,6 +51,7 @@ async def checkpoint(group: Group) -> int:
         files = list(shelf.new_files)
         removed = dict(shelf.removed)
         listed = dict(shelf.unlisted)
+        shelf.losing, shelf.lost = shelf.lost, {}
         position = group.log.tail
         # Not later: what is let go of while this is written may have to be found again until its end is durable.
         floor = min(position, group.log_floor())
@@ -74,11 +82,12 @@ async def checkpoint(group: Group) -> int:
         for name, bucket in buckets.items():
             shelf.dirty_buckets.setdefault(name, bucket)
         shelf.cuts = cuts | shelf.cuts
+        shelf.lost = shelf.losing | shelf.lost
         for name, changes in things.items():
             group.domains[name].retry(changes)
         raise
     finally:
-        shelf.capturing = {}
+        shelf.capturing, shelf.losing = {}, {}
     for sid in removed:
         shelf.removed.pop(sid, None)
     del shelf.new_files[: len(files)]

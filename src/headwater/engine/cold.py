@@ -13,9 +13,10 @@ from typing import TypeVar
 
 import msgspec
 
+from headwater.engine.ahead import Ahead
 from headwater.engine.group import Group, Waiter
 from headwater.engine.live import LiveStream
-from headwater.engine.reads import Cold, Slice, plan, shown
+from headwater.engine.reads import Cold, Data, Slice, plan, shown
 from headwater.errors import BadQuery, Failure, Overloaded
 from headwater.model import forks
 from headwater.model.commands import Command, Create, ForkPoint, PublishSnapshot, Trim
@@ -28,10 +29,14 @@ PENDING_MAX = 1_000
 """Reads waiting for the pool; more are answered 503."""
 EXTENTS_MAX = 256
 """Extents one read looks at: it answers with what they hold and the client comes back for the rest."""
+EXTENTS_FEW = 8
+"""Looked up first: where extents are as long as they get, these are enough for a read and what lies ahead of it."""
 FOLLOWING_BYTES = 16 << 20
 """What one step of a search for a fork's sub-offset reads."""
 
 Done = Callable[[Slice | Failure], None]
+_Found = tuple[list[Data], int, int]
+"""Payloads, the offset behind them, how many records they are."""
 T = TypeVar("T")
 
 
@@ -43,21 +48,25 @@ class Reads:
         self._lake = lake
         self._loop = asyncio.get_running_loop()
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="cold-read")
+        self._ahead = None if lake is None else Ahead(lake, self._loop.time)
         self.pending = 0
         self.reads_count = 0
 
-    def read(self, stream: LiveStream, offset: int, bytes_max: int, done: Done) -> None:
-        """Calls `done` with the records from `offset` on: at once when memory holds them. Raises as `plan` does."""
-        part = plan(stream, offset, bytes_max)
+    def read(self, stream: LiveStream, offset: int, bytes_max: int, done: Done, joined: bool = False) -> None:
+        """Calls `done` with the records from `offset` on: at once when memory holds them. Raises as `plan` does.
+
+        Who does not ask where records begin says `joined`: that costs the lake no object for each of them.
+        """
+        part = plan(stream, offset, bytes_max, joined)
         if isinstance(part, Slice):
             done(part)
         else:
             self.fetch(part, done)
 
-    async def read_now(self, stream: LiveStream, offset: int, bytes_max: int) -> Slice:
+    async def read_now(self, stream: LiveStream, offset: int, bytes_max: int, joined: bool = False) -> Slice:
         """The same for coroutines. Raises the failure."""
         future: asyncio.Future[Slice | Failure] = self._loop.create_future()
-        self.read(stream, offset, bytes_max, lambda part: None if future.done() else future.set_result(part))
+        self.read(stream, offset, bytes_max, lambda part: None if future.done() else future.set_result(part), joined)
         found = await future
         if isinstance(found, Failure):
             raise found
@@ -66,29 +75,42 @@ class Reads:
     def fetch(self, cold: Cold, done: Done) -> None:
         """Calls `done` with the records, joined by what memory holds behind them as far as `bytes_max` allows."""
         lake = self.lake()
-        extents = self._group.shelf.extents(cold.held_by.sid, cold.offset, EXTENTS_MAX)
+        extents = self._extents(cold)
         self.reads_count += 1
 
-        def read() -> tuple[list[bytes], int]:
-            return _gather(lake, extents, cold)
-
-        def finish(result: tuple[list[bytes], int] | Failure) -> None:
+        def finish(result: _Found | Failure) -> None:
             if isinstance(result, Failure):
                 done(result)
                 return
-            payloads, end = result
-            stream = cold.stream
-            left = cold.bytes_max - (end - cold.offset)
-            try:
-                more = plan(stream, end, left) if left > 0 and end < stream.visible else None
-            except Failure:
-                more = None  # trimmed or closed meanwhile: what was read is still right
-            # A plan's first record comes whatever its size: here it is not the first, and has to fit.
-            if isinstance(more, Slice) and more.end - cold.offset <= cold.bytes_max:
-                payloads, end = payloads + more.payloads, more.end
-            done(shown(stream, payloads, cold.offset, end))
+            if cold.joined:
+                self._read_ahead(cold, extents, result[1])
+            done(_completed(cold, *result))
 
-        self.run(read, finish)
+        def read() -> _Found:
+            found = _joined(lake, extents, cold, True) if cold.joined else None
+            return found or _gather(lake, extents, cold)
+
+        at_hand = _at_hand(lake, extents, cold) if cold.joined else None
+        if at_hand is not None:
+            finish(at_hand)
+        else:
+            self.run(read, finish)
+
+    def _extents(self, cold: Cold) -> list[Extent]:
+        find, sid = self._group.shelf.extents, cold.held_by.sid
+        few = find(sid, cold.offset, EXTENTS_FEW)
+        enough = cold.offset + cold.bytes_max * 2
+        return few if len(few) < EXTENTS_FEW or few[-1].end >= enough else find(sid, cold.offset, EXTENTS_MAX)
+
+    def _read_ahead(self, cold: Cold, extents: list[Extent], end: int) -> None:
+        """A reader that begins at the stream's beginning, or goes on where one was left, is taken to read on."""
+        ahead, sid = self._ahead, cold.held_by.sid
+        if ahead is None:
+            return
+        follows = ahead.expects(sid, cold.offset) or cold.offset == cold.stream.earliest
+        if end < cold.until:
+            behind = (extent for extent in extents if end < extent.end and extent.start < cold.until)
+            ahead.left(sid, end, follows, behind, cold.bytes_max, cold.stream.is_json)
 
     def resolve(self, cold: forks.ColdOffset, key: str, command: Command, waiter: Waiter) -> None:
         """Looks up what a command needs to know about a cold offset, then submits it again with the answer."""
@@ -99,30 +121,37 @@ class Reads:
         if stream is None:
             raise RuntimeError(f"the stream {about} is cold and not there")
         offset = cold.offset
-        extents = self._group.shelf.extents(forks.holder(stream, offset).sid, max(0, offset - 1), 2)
+        held_by = forks.holder(stream, offset)
+        extents = self._group.shelf.extents(held_by.sid, max(0, offset - 1), 2)
         wanted = 0 if fork is None else fork.sub if stream.is_json else min(fork.sub, 1)
 
-        def look() -> int:
-            return _seq_at(lake, extents, offset)
+        def look() -> tuple[int, int]:
+            return _looked_up(lake, extents, offset)
 
-        def counted(seq: int | Failure) -> None:
-            if isinstance(seq, Failure):
-                waiter.resolve(seq)
+        def counted(place: tuple[int, int] | Failure) -> None:
+            if isinstance(place, Failure):
+                waiter.resolve(place)
             else:
-                self._following(stream, offset, wanted, [], lambda following: submit(seq, following))
+                seq, position = place[0], place[1] if held_by is stream else 0
+                self._following(stream, offset, wanted, [], lambda following: submit(seq, position, following))
 
-        def submit(seq: int, following: list[bytes] | Failure) -> None:
+        def submit(seq: int, position: int, following: list[bytes] | Failure) -> None:
             try:
                 if isinstance(following, Failure):
                     raise following
                 # Of another stream that took the name meanwhile the answer says nothing: then the command asks anew.
                 same = self._group.shelf.find(about)
                 again = same is None or same.sid != stream.sid
-                self._group.submit(key, command if again else _with(command, stream, offset, seq, following), waiter)
+                asked = command if again else _with(command, stream, offset, seq, position, following)
+                self._group.submit(key, asked, waiter)
             except Failure as failure:
                 waiter.resolve(failure)
 
-        self.run(look, counted)
+        edge = _at_edge(extents, offset)
+        if edge is None:
+            self.run(look, counted)
+        else:
+            counted(edge)
 
     def _following(
         self,
@@ -141,7 +170,7 @@ class Reads:
             if isinstance(part, Failure):
                 done(part)
             else:
-                self._following(stream, part.end, wanted, found + part.payloads, done)
+                self._following(stream, part.end, wanted, [*found, *map(bytes, part.payloads)], done)
 
         try:
             self.read(stream, offset, FOLLOWING_BYTES, more)
@@ -183,11 +212,59 @@ class Reads:
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
+        if self._ahead is not None:
+            self._ahead.close()
 
 
-def _gather(lake: Lake, extents: list[Extent], cold: Cold) -> tuple[list[bytes], int]:
+def _completed(cold: Cold, payloads: list[Data], end: int, count: int) -> Slice:
+    """What the lake gave, and what memory holds behind it as far as there is room."""
+    stream = cold.stream
+    left = cold.bytes_max - (end - cold.offset)
+    try:
+        more = plan(stream, end, left) if left > 0 and end < stream.visible else None
+    except Failure:
+        more = None  # trimmed or closed meanwhile: what was read is still right
+    # A plan's first record comes whatever its size: here it is not the first, and has to fit.
+    if isinstance(more, Slice) and more.end - cold.offset <= cold.bytes_max:
+        payloads, end, count = [*payloads, *more.payloads], more.end, count + more.count
+    return shown(stream, payloads, cold.offset, end, count)
+
+
+def _at_hand(lake: Lake, extents: list[Extent], cold: Cold) -> _Found | None:
+    """The same as `_joined` when nothing has to be fetched. A failure is met again, and told, by whoever waits."""
+    try:
+        return _joined(lake, extents, cold, False)
+    except (Failure, BlobsUnavailable):
+        return None
+
+
+def _joined(lake: Lake, extents: list[Extent], cold: Cold, wait: bool) -> _Found | None:
+    """Stretches of records from the cold offset on, up to its bounds; at least one record. None: see `Lake.stretch`."""
+    stretches: list[Data] = []
+    at, count = cold.offset, 0
+    limit = min(cold.until, cold.offset + cold.bytes_max)
+    for extent in extents:
+        if stretches and at >= limit:
+            break
+        found = lake.stretch(extent, at, limit, cold.stream.is_json, wait)
+        if found is None:
+            return None
+        if found.start != at:
+            raise _inside()
+        if not found.count or found.end > (limit if stretches else cold.until):
+            break  # the rest does not fit
+        stretches.append(found.data)
+        at, count = found.end, count + found.count
+        if at < extent.end:
+            break
+    if not stretches:
+        raise _nothing(extents, at)
+    return stretches, at, count
+
+
+def _gather(lake: Lake, extents: list[Extent], cold: Cold) -> _Found:
     """Payloads from the cold offset on, up to its bounds; at least one record."""
-    payloads: list[bytes] = []
+    payloads: list[Data] = []
     at = cold.offset
     until = min(cold.until, cold.offset + cold.bytes_max)
     for extent in extents:
@@ -203,10 +280,14 @@ def _gather(lake: Lake, extents: list[Extent], cold: Cold) -> tuple[list[bytes],
         if at < extent.end:
             break  # the rest of it does not fit
     if not payloads:
-        if extents and extents[0].start < at:
-            raise _inside()  # it lies inside the last record that the lake holds
-        raise Overloaded("the lake does not hold what the catalog says")
-    return payloads, at
+        raise _nothing(extents, at)
+    return payloads, at, len(payloads)
+
+
+def _nothing(extents: list[Extent], at: int) -> Failure:
+    if extents and extents[0].start < at:
+        return _inside()  # it lies inside the last record that the lake holds
+    return Overloaded("the lake does not hold what the catalog says")
 
 
 def _inside() -> BadQuery:
@@ -223,21 +304,31 @@ def _fitting(found: Records, bytes_end: int, until: int, have_some: bool) -> int
     return count
 
 
-def _seq_at(lake: Lake, extents: list[Extent], offset: int) -> int:
-    """How many records lie before `offset`, by the extents around it. Raises BadQuery inside a record."""
+def _at_edge(extents: list[Extent], offset: int) -> tuple[int, int] | None:
+    """How many records lie before `offset`, and the log position of the last: when extents alone tell."""
     for extent in extents:
+        if extent.end == offset:
+            return extent.seq_start + extent.row_count, extent.position
         if extent.start == offset:
-            return extent.seq_start
-        if extent.start < offset <= extent.end:
+            return extent.seq_start, 0
+    return None
+
+
+def _looked_up(lake: Lake, extents: list[Extent], offset: int) -> tuple[int, int]:
+    """The same where the lake has to be read. Raises BadQuery inside a record."""
+    for extent in extents:
+        if extent.start < offset < extent.end:
             before = lake.read(extent, extent.start, offset)
             if before.ends and before.ends[-1] == offset:
-                return extent.seq_start + len(before.payloads)
+                return extent.seq_start + len(before.payloads), before.positions[-1]
     raise BadQuery("offset", "it lies inside a message")
 
 
-def _with(command: Command, stream: Stream, offset: int, seq: int, following: list[bytes]) -> Command:
+def _with(
+    command: Command, stream: Stream, offset: int, seq: int, position: int, following: list[bytes]
+) -> Command:
     if isinstance(command, Trim | PublishSnapshot):
-        return msgspec.structs.replace(command, seq=seq)
+        return msgspec.structs.replace(command, seq=seq, position=position)
     if isinstance(command, Create) and command.fork is not None:
         fork = command.fork
         at = offset

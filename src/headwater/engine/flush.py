@@ -46,6 +46,8 @@ class Flusher:
         self._report = report
         self._task: asyncio.Task[None] | None = None
         self._lock = asyncio.Lock()
+        self.relocating = asyncio.Lock()
+        """Held while catalog and table are made to say the same: by `follow`, and by a swap of files."""
         self._retry_s = 0.0
         self._doubt = True
         """The table may hold a file that the log does not know."""
@@ -67,21 +69,24 @@ class Flusher:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self) -> None:
-        loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(self._retry_s or LOOK_S)
-            shelf = self._group.shelf
-            aged = shelf.holding and loop.time() - self._last_s >= self._interval_s
-            if shelf.hot_bytes < self._flush_bytes and not aged and self.failure is None:
-                continue
             try:
-                while await self.flush() and (shelf.hot_bytes >= self._flush_bytes or (aged and not self._complete)):
-                    pass
+                await self.follow()
+                await self._flush_if_due()
             except BlobsUnavailable as error:
                 self._failed(str(error))
             except Exception as error:
                 # Not foreseen, so it may not pass by itself; but whoever stops trying fills the memory in silence.
                 self._failed(repr(error))
+            await asyncio.sleep(self._retry_s or LOOK_S)
+
+    async def _flush_if_due(self) -> None:
+        shelf = self._group.shelf
+        aged = shelf.holding and asyncio.get_running_loop().time() - self._last_s >= self._interval_s
+        if shelf.hot_bytes < self._flush_bytes and not aged and self.failure is None:
+            return
+        while await self.flush() and (shelf.hot_bytes >= self._flush_bytes or (aged and not self._complete)):
+            pass
 
     def _failed(self, why: str) -> None:
         """Nothing is lost: everything is still in memory and log. Appends are refused above the ceiling."""
@@ -128,11 +133,23 @@ class Flusher:
         async with self._lock:
             pass
 
+    async def follow(self) -> None:
+        """On return the table shows the last swap of files. Costs nothing when it does. Raises BlobsUnavailable."""
+        if self._group.catalog.table_behind:
+            async with self._lock:
+                await self._reconcile()
+
     async def _reconcile(self) -> None:
-        group = self._group
-        if group.log.failure is None:
-            known = group.catalog.files() | set(group.shelf.new_files)
-            await asyncio.to_thread(self._lake.reconcile, known)
+        group, catalog = self._group, self._group.catalog
+        if group.log.failure is not None:
+            return
+        async with self.relocating:
+            # In this order: what a checkpoint moves from one to the other is seen in at least one of them.
+            fresh = set(group.shelf.new_files)
+            alive = await asyncio.to_thread(catalog.alive)
+            await asyncio.to_thread(self._lake.reconcile, alive, fresh)
+            if catalog.table_behind:
+                await asyncio.to_thread(catalog.table_followed)
 
     async def flush_all(self) -> int:
         """Settles everything that is synced when it is called; returns how many bytes that were."""

@@ -467,7 +467,8 @@ class Group:
         for sid, stream in list(self._policed.items()):
             found = self._policies.cut(stream, now_ms) if self.shelf.streams.get(stream.key) is stream else None
             if found is not None:
-                self._let_go(stream, Trimmed(sid, *found, now_ms), None)
+                offset, seq, position = found
+                self._let_go(stream, Trimmed(sid, offset, seq, now_ms, position), None)
                 continue  # there may be more: it is looked at again
             policy = stream.retention
             if policy is None or policy.age_ms is None or not stream.timeline.payloads:

@@ -21,22 +21,25 @@ class Policies:
         self._oldest: dict[int, Oldest] = {}
         """By sid, as last seen. Without it every look costs 20 µs in the catalog."""
 
-    def cut(self, stream: LiveStream, now_ms: int) -> tuple[int, int] | None:
-        """The offset before which the policy keeps nothing, and its seq; None when all stays.
+    def cut(self, stream: LiveStream, now_ms: int) -> tuple[int, int, int] | None:
+        """The offset before which the policy keeps nothing, its seq, and the log position of the last record that goes.
+
+        None when all stays.
 
         In the lake that is the end of an extent: one goes when all of it is beyond a bound, never earlier.
         """
         timeline = stream.timeline
         offset = retention.cut(stream, stream.visible, now_ms)
         if offset is not None:
-            return offset, timeline.seq + timeline.index_until(offset)
+            count = timeline.index_until(offset)
+            return offset, timeline.seq + count, timeline.positions[count - 1]
         if stream.retention is None or stream.earliest >= timeline.start:
             return None
         known = self._oldest.get(stream.sid)
         seen = known is not None and known.earliest == stream.earliest
         if known is not None and seen and not retention.beyond(known, stream, stream.visible, now_ms):
             return None
-        found: tuple[int, int] | None = None
+        found: tuple[int, int, int] | None = None
         held_by = forks.holder(stream, stream.earliest)
         extents = self._shelf.extents(held_by.sid, stream.earliest, EXTENTS_MAX)
         for oldest in retention.settled(stream, held_by, extents):
@@ -44,7 +47,7 @@ class Policies:
                 if found is None:
                     self._oldest[stream.sid] = oldest
                 break
-            found = oldest.end, oldest.seq_end
+            found = oldest.end, oldest.seq_end, oldest.position
         return found
 
     def forget(self, sid: int) -> None:

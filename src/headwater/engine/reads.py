@@ -5,6 +5,8 @@ Owns what a reader may see of a stream. Never changes one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from headwater.engine.live import LiveStream
@@ -13,17 +15,23 @@ from headwater.model import forks
 from headwater.model.offsets import NOW, START
 from headwater.model.stream import Stream
 
+Data = bytes | memoryview
+
 
 class Slice(msgspec.Struct, frozen=True):
     """A planned read."""
 
     stream: LiveStream
-    payloads: list[bytes]
+    payloads: Sequence[Data]
+    """The records; in a joined read also stretches of them, on a JSON stream with commas inside. Joined, by commas on a
+    JSON stream, they are the body."""
     start: int
     end: int
     up_to_date: bool
     closed: bool
     """True when the stream is closed and `end` is its final offset."""
+    count: int
+    """How many records these are."""
 
 
 class Cold(msgspec.Struct, frozen=True):
@@ -34,9 +42,11 @@ class Cold(msgspec.Struct, frozen=True):
     offset: int
     until: int
     bytes_max: int
+    joined: bool
+    """True when nobody asks where one record ends and the next begins."""
 
 
-def plan(stream: LiveStream, offset: int, bytes_max: int) -> Slice | Cold:
+def plan(stream: LiveStream, offset: int, bytes_max: int, joined: bool = False) -> Slice | Cold:
     """Plans a read from `offset`: at least one record when there is any, else as many as fit `bytes_max`.
 
     Costs two bisections and a list slice, once per ancestor involved. Raises OffsetGone, OffsetBeyondTail, or BadQuery
@@ -53,7 +63,7 @@ def plan(stream: LiveStream, offset: int, bytes_max: int) -> Slice | Cold:
         raise OffsetBeyondTail(visible)
     timeline = stream.timeline
     if offset == visible:
-        payloads: list[bytes] = []
+        payloads: Sequence[Data] = []
         end = offset
     elif offset >= stream.fork_at and offset >= timeline.start:
         first = timeline.index_at(offset)
@@ -68,14 +78,14 @@ def plan(stream: LiveStream, offset: int, bytes_max: int) -> Slice | Cold:
         held_by = forks.holder(stream, offset)
         if offset < held_by.timeline.start:
             until = min(visible, held_by.timeline.start, forks.limit_of(stream, held_by))
-            return Cold(stream, held_by, offset, until, bytes_max)
+            return Cold(stream, held_by, offset, until, bytes_max, joined)
         payloads, end = _across(stream, offset, min(visible, offset + bytes_max))
-    return shown(stream, payloads, offset, end)
+    return shown(stream, payloads, offset, end, len(payloads))
 
 
-def shown(stream: LiveStream, payloads: list[bytes], start: int, end: int) -> Slice:
+def shown(stream: LiveStream, payloads: Sequence[Data], start: int, end: int, count: int) -> Slice:
     at_tail = end == stream.visible
-    return Slice(stream, payloads, start, end, at_tail, at_tail and stream.closed_visible)
+    return Slice(stream, payloads, start, end, at_tail, at_tail and stream.closed_visible, count)
 
 
 def _across(stream: LiveStream, offset: int, until: int) -> tuple[list[bytes], int]:

@@ -6,6 +6,7 @@ calls here to make an event true for more than its own stream. Recovery makes th
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from heapq import heappop, heappush, heapreplace
 from itertools import count as _count
@@ -42,6 +43,12 @@ class Shelf:
         """Logged since the last checkpoint, by sid: the catalog does not know them yet."""
         self.new_files: list[str] = []
         """Files of the lake that were logged since the last checkpoint."""
+        self.checkpointing = asyncio.Lock()
+        """Held while the catalog is written: by a checkpoint, and by what must not meet one."""
+        self.lost: dict[int, LiveStream] = {}
+        """Streams that let go of records since the last checkpoint, by sid."""
+        self.losing: dict[int, LiveStream] = {}
+        """Those of them that a checkpoint under way is writing."""
         self.cuts: dict[int, int] = {}
         """Streams trimmed since the last checkpoint: sid and earliest offset."""
         self.blobs_discarded: deque[tuple[int, str]] = deque()
@@ -148,6 +155,8 @@ class Shelf:
         self.hot_bytes -= held_bytes(stream)
         self.holding.pop(stream.sid, None)
         self.new_extents.pop(stream.sid, None)
+        self.lost.pop(stream.sid, None)
+        self.losing.pop(stream.sid, None)
         stream.floor = 0
 
     def _changed(self, stream: LiveStream, position: int) -> None:
@@ -214,6 +223,8 @@ class Shelf:
     def cut(self, stream: LiveStream) -> None:
         """The stream's earliest offset moved; extents before it go with the next checkpoint, unless forks need them."""
         self.dirty[stream.sid] = stream
+        if stream.lost_position:
+            self.lost[stream.sid] = stream
         if not stream.children:
             self.cuts[stream.sid] = stream.earliest
 

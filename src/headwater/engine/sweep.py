@@ -22,6 +22,10 @@ class _Stopping(Exception):
     """The node stops: what is not done yet is the next start's."""
 
 
+class _Held(Exception):
+    """A backup counts on everything that is there: what is not done yet is a later run's."""
+
+
 class Sweeper:
     """`failure` says why the last run did not succeed; None while they do. The node serves all the same."""
 
@@ -44,8 +48,11 @@ class Sweeper:
         self._report = report
         self._task: asyncio.Task[None] | None = None
         self._sweeping: asyncio.Task[Swept] | None = None
-        self._lock = asyncio.Lock()
+        self.sweeping = asyncio.Lock()
+        """Held by a run, and by a swap of files: what one of them looks at, the other must not change."""
         self._stopping = threading.Event()
+        self.held: Callable[[], bool] = lambda: False
+        """True while a backup counts on every object that is there."""
         self.failure: str | None = None
         self.runs_count = 0
         self.files_deleted_count = 0
@@ -82,14 +89,22 @@ class Sweeper:
 
     async def sweep(self) -> Swept:
         """One run. Raises BlobsUnavailable; what was not reached is the next run's."""
-        async with self._lock:
+        async with self.sweeping:
             loop = asyncio.get_running_loop()
 
             def pending() -> Pending:
                 return asyncio.run_coroutine_threadsafe(self._pending(), loop).result()
 
             await self._police()
-            swept = await asyncio.to_thread(self._lake.sweep, self._ledger, pending, self._grace_ms, self._check)
+            # Otherwise a swapped file could leave the table before the one that took its place is in it.
+            await self._flusher.follow()
+            try:
+                self._check_hold()
+                swept = await asyncio.to_thread(
+                    self._lake.sweep, self._ledger, pending, self._grace_ms, self._check_hold
+                )
+            except _Held:
+                return Swept(0, 0, 0, 0, 0, 0)
             self.runs_count += 1
             self.files_deleted_count += swept.files_deleted + swept.orphans_deleted
             self.bytes_deleted += swept.bytes_deleted
@@ -98,6 +113,11 @@ class Sweeper:
     def _check(self) -> None:
         if self._stopping.is_set():
             raise _Stopping
+
+    def _check_hold(self) -> None:
+        self._check()
+        if self.held():
+            raise _Held
 
     async def _pending(self) -> Pending:
         await self._flusher.finished()

@@ -16,6 +16,8 @@ EXPIRE_SLICE = 200
 EVICT_SLICE = 5_000
 EXPIRE_INTERVAL_S = 0.25
 UNLISTED_MAX = 10_000
+DELETE_SLICE = 500
+"""Blobs deleted between two checkpoints: a slow store must not hold these up."""
 
 
 class Upkeep:
@@ -35,6 +37,8 @@ class Upkeep:
         self._checkpoint_interval_s = checkpoint_interval_ms / 1000
         self._report = report
         self._tasks: list[asyncio.Task[None]] = []
+        self.held: Callable[[], bool] = lambda: False
+        """True while a backup counts on every blob that is there."""
         self.failure: str | None = None
         self.checkpoints_count = 0
 
@@ -53,7 +57,9 @@ class Upkeep:
     async def _delete_blobs(self) -> None:
         """Deletes blobs whose last reference is durably gone. One that cannot be deleted now is left to `gc`."""
         discarded = self._group.shelf.blobs_discarded
-        while discarded and discarded[0][0] <= self._group.log.synced:
+        for _ in range(DELETE_SLICE):
+            if not discarded or discarded[0][0] > self._group.log.synced or self.held():
+                return
             _, blob = discarded.popleft()
             try:
                 await asyncio.to_thread(self._blobs.delete, blob)

@@ -11,6 +11,7 @@ __all__ = [
     "LogUnavailable",
     "Overloaded",
     "ShuttingDown",
+    "SwapRefused",
 ]
 
 RETRY_AFTER_S = 1
@@ -46,3 +47,13 @@ class ShuttingDown(Failure):
 
     def headers(self) -> tuple[tuple[str, str], ...]:
         return (("Retry-After", str(RETRY_AFTER_S)),)
+
+
+class SwapRefused(Failure):
+    """Files of the lake cannot take the place of others as they are."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+    def message(self) -> str:
+        return f"nothing was swapped: {self.reason}"

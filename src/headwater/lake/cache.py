@@ -76,6 +76,16 @@ class MemoryCache:
         flight.set_result(value)
         return value
 
+    def peek(self, key: Hashable) -> Any | None:
+        """The value under `key` when it is here. Never waits for a load."""
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is None:
+                return None
+            self._entries.move_to_end(key)
+            self.hits_count += 1
+            return entry[0]
+
     def forget(self, matches: Callable[[Hashable], bool]) -> None:
         """Drops every value whose key matches; what is loading at this moment may still come in afterwards."""
         with self._lock:
@@ -119,9 +129,12 @@ class DiskCache:
             self.bytes += size
         self._shrink()
 
-    def get(self, key: str, start: int, length: int, fetch: Callable[[], Data]) -> Data:
-        """The bytes, from here or through `fetch`. A full or broken disk costs the caching, never the read."""
-        name = xxhash.xxh3_128_hexdigest(f"{key}\0{start}\0{length}".encode())
+    def get(self, key: str, start: int, length: int | None, fetch: Callable[[], Data]) -> Data:
+        """The bytes, from here or through `fetch`. A full or broken disk costs the caching, never the read.
+
+        Without a length they are whatever `fetch` makes of that place.
+        """
+        name = _name(key, start, length)
         with self._lock:
             known = name in self._sizes
             if known:
@@ -134,13 +147,18 @@ class DiskCache:
         self._write(name, data)
         return data
 
-    def _read(self, name: str, length: int) -> Data | None:
+    def drop(self, key: str, start: int, length: int | None) -> None:
+        """Forgets bytes that were damaged before they came here: their checksum cannot tell."""
+        with self._lock:
+            self._drop(_name(key, start, length))
+
+    def _read(self, name: str, length: int | None) -> Data | None:
         try:
             content = (self._directory / name).read_bytes()
         except OSError:
             content = b""
         data = memoryview(content)[_CHECK_BYTES:]
-        if len(data) == length and xxhash.xxh3_64_digest(data) == content[:_CHECK_BYTES]:
+        if length in (None, len(data)) and content and xxhash.xxh3_64_digest(data) == content[:_CHECK_BYTES]:
             return data
         with self._lock:
             self._drop(name)
@@ -177,3 +195,7 @@ class DiskCache:
             (self._directory / name).unlink()
         except OSError:
             pass  # gone already, or the disk is broken: it is not counted on either way
+
+
+def _name(key: str, start: int, length: int | None) -> str:
+    return xxhash.xxh3_128_hexdigest(f"{key}\0{start}\0{length}".encode())

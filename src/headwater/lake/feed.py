@@ -1,10 +1,13 @@
 """Records that are not in the lake yet, as the same rows: Arrow IPC for the data pipeline.
 
-Owns the encoding. Never decides which records: the engine's feed does.
+Owns the encoding. Never decides which records: the engine's feed does. Runs beside the event loop, so it gives the GIL
+away between slices and leaves the rows to Arrow, which works without it.
 """
 
 from __future__ import annotations
 
+import time
+from array import array
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -40,28 +43,70 @@ class FeedBatch(Protocol):
 
 def encode_feed(batches: Sequence[FeedBatch], group: int) -> bytes:
     """One Arrow IPC stream with a row per record, in the order given. Runs in a worker thread."""
+    # Imported here: a node whose feed nobody reads loads no Arrow.
     import pyarrow as pa
 
+    from headwater.lake.columns import BREATH_S, SLICE_COUNT, Strings, binaries, numbers
     from headwater.lake.layout import SCHEMA
 
-    columns: dict[str, list[object]] = {name: [] for name in SCHEMA.names}
-    for batch in batches:
-        stream = batch.stream
-        count = len(batch.payloads)
-        columns["bucket"] += [bucket_of(stream.key)] * count
-        columns["stream"] += [stream_of(stream.key)] * count
-        columns["incarnation"] += [stream.sid] * count
-        columns["seq"] += range(batch.seq, batch.seq + count)
-        columns["offset"] += [batch.start, *batch.ends[:-1]]
-        columns["ts_ms"] += [batch.ms] * count
-        columns["n"] += range(batch.n, batch.n + count)
-        columns["group"] += [group] * count
-        columns["position"] += [batch.position] * count
-        columns["tag"] += [None] * count
-        columns["node"] += [None] * count
-        columns["content_type"] += [stream.content_type] * count
-        columns["payload"] += batch.payloads
-    table = pa.table(columns, schema=SCHEMA)
+    streams: dict[int, FeedStream] = {}
+    places: dict[int, int] = {}
+    """Which row of the streams' facts each one is, by sid."""
+    owners = array("i")
+    seqs, begins, ms, n, positions = array("q"), array("q"), array("q"), array("q"), array("q")
+    payloads: list[bytes] = []
+    for start in range(0, len(batches), SLICE_COUNT):
+        for batch in batches[start : start + SLICE_COUNT]:
+            sid = batch.stream.sid
+            owner = places.get(sid)
+            if owner is None:
+                owner = places[sid] = len(places)
+                streams[sid] = batch.stream
+            records = batch.payloads
+            count = len(records)
+            payloads += records
+            begins.append(batch.start)
+            if count == 1:
+                owners.append(owner)
+                seqs.append(batch.seq)
+                ms.append(batch.ms)
+                n.append(batch.n)
+                positions.append(batch.position)
+            else:
+                owners += array("i", (owner,)) * count
+                seqs.extend(range(batch.seq, batch.seq + count))
+                begins.extend(batch.ends[:-1])
+                ms += array("q", (batch.ms,)) * count
+                n.extend(range(batch.n, batch.n + count))
+                positions += array("q", (batch.position,)) * count
+        time.sleep(BREATH_S)
+    known = list(streams.values())
+    buckets, names, types = Strings(), Strings(), Strings()
+    for start in range(0, len(known), SLICE_COUNT):
+        some = known[start : start + SLICE_COUNT]
+        buckets.extend(bucket_of(stream.key) for stream in some)
+        names.extend(stream_of(stream.key) for stream in some)
+        types.extend(stream.content_type for stream in some)
+        time.sleep(BREATH_S)
+    count = len(payloads)
+    owner_of = numbers(pa.int32(), owners)
+    nothing = pa.nulls(count, pa.string())
+    columns = {
+        "bucket": buckets.array().take(owner_of),
+        "stream": names.array().take(owner_of),
+        "incarnation": numbers(pa.int64(), array("q", streams)).take(owner_of),
+        "seq": numbers(pa.int64(), seqs),
+        "offset": numbers(pa.int64(), begins),
+        "ts_ms": numbers(pa.int64(), ms),
+        "n": numbers(pa.int64(), n),
+        "group": numbers(pa.int32(), array("i", (group,)) * count),
+        "position": numbers(pa.int64(), positions),
+        "tag": nothing,
+        "node": nothing,
+        "content_type": types.array().take(owner_of),
+        "payload": binaries(payloads),
+    }
+    table = pa.Table.from_arrays([columns[name] for name in SCHEMA.names], schema=SCHEMA)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, SCHEMA) as writer:
         writer.write_table(table)

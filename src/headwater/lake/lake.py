@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, TypeVar, cast
 
-from headwater.lake.store import ObjectMissing, ObjectStore, StoreError
-from headwater.model.extents import Extent, Records, Run
-from headwater.world import BlobsUnavailable, Clock, LakeLedger, Pending, Rng, Swept
+from headwater.lake.store import LakeDamaged, ObjectMissing, ObjectStore, StoreError
+from headwater.model.extents import Extent, Records, Run, Stretch
+from headwater.world import BlobsUnavailable, Clock, LakeLedger, Pending, Relocated, Rng, Swept
 
 if TYPE_CHECKING:
+    from headwater.lake.cache import DiskCache
+    from headwater.lake.layout import FileInfo, NewFile
     from headwater.lake.reader import Reader
+    from headwater.lake.swap import Matched, Swap
     from headwater.lake.table import Table
 
 T = TypeVar("T")
@@ -41,9 +44,12 @@ class StoreBlobs:
 
 
 class DeltaLake:
-    def __init__(self, store: ObjectStore, cache_bytes_max: int, clock: Clock, rng: Rng) -> None:
+    def __init__(
+        self, store: ObjectStore, cache_bytes_max: int, clock: Clock, rng: Rng, disk: DiskCache | None = None
+    ) -> None:
         self._store = store
         self._cache_bytes_max = cache_bytes_max
+        self._disk = disk
         self._clock = clock
         self._rng = rng
         self._lock = threading.Lock()
@@ -62,15 +68,54 @@ class DeltaLake:
         _translated(store)
         return built.file.path, built.extents
 
-    def reconcile(self, known: set[str]) -> int:
+    def reconcile(self, alive: dict[str, bool], fresh: set[str]) -> int:
         def mend() -> int:
             table = self._opened()
-            stray = [path for path in table.files() if path.startswith(SETTLED_PREFIX) and path not in known]
-            if stray:
-                table.commit([], stray, self._clock.now_ms())
-            return len(stray)
+            present = table.files()
+            ours = [path for path in present if path.startswith(SETTLED_PREFIX)]
+            stray = [path for path in ours if path not in alive and path not in fresh]
+            adds = self._described(path for path, used in alive.items() if used and path not in present)
+            if adds or stray:
+                # One commit: a row that only moved is never there twice, nor missing.
+                table.commit(adds, stray, self._clock.now_ms(), data_change=not adds)
+            return len(stray) + len(adds)
 
         return _translated(mend)
+
+    def _described(self, paths: Iterable[str]) -> list[NewFile]:
+        """What the table is told of stored files. One that is missing or damaged is left out: `verify` tells of it."""
+        found = []
+        for path in paths:
+            from headwater.lake.keys import NotLake, described
+
+            try:
+                found.append(described(self._store, path))
+            except (NotLake, ObjectMissing, LakeDamaged):
+                pass
+        return found
+
+    def relocation(self, remove: list[str], add: list[str], group: int, check: Callable[[], None]) -> Swap:
+        from headwater.lake.swap import read_swap
+
+        return _translated(lambda: read_swap(self._store, remove, add, group, check))
+
+    def relocate(self, remove: list[str], found: Relocated) -> None:
+        from headwater.lake.table import CommitConflict
+
+        files = cast("Matched", found).files
+
+        def commit() -> None:
+            table = self._opened()
+            table.commit(files, sorted(table.contains(remove)), self._clock.now_ms(), data_change=False)
+
+        try:
+            _translated(commit)
+        except CommitConflict as conflict:
+            raise BlobsUnavailable(f"another one changed the table: {conflict}") from conflict
+
+    def files(self) -> dict[str, FileInfo]:
+        """What the table says of each of its files."""
+        return _translated(lambda: self._opened().files())
 
     def read(self, extent: Extent, start: int, end: int) -> Records:
         reader = self._reading()
@@ -90,9 +135,23 @@ class DeltaLake:
                 list(found.ends[:keep]),
                 list(found.ms[:keep]),
                 list(found.n[:keep]),
+                list(found.positions[:keep]),
             )
 
         return _translated(read)
+
+    def stretch(self, extent: Extent, start: int, limit: int, commas: bool, wait: bool) -> Stretch | None:
+        # Without waiting nothing is opened either: what was never read is not at hand.
+        reader = self._reading() if wait else self._reader
+        return None if reader is None else _translated(lambda: reader.stretch(extent, start, limit, commas, wait))
+
+    @property
+    def ahead_bytes_max(self) -> int:
+        return self._cache_bytes_max // 2
+
+    def prepare(self, extent: Extent, commas: bool) -> None:
+        reader = self._reading()
+        _translated(lambda: reader.stretch(extent, extent.start, extent.start, commas))
 
     def sweep(
         self, ledger: LakeLedger, pending: Callable[[], Pending], grace_ms: int, check: Callable[[], None]
@@ -131,7 +190,7 @@ class DeltaLake:
                 from headwater.lake.cache import MemoryCache
                 from headwater.lake.reader import Reader
 
-                self._reader = Reader(self._store, MemoryCache(self._cache_bytes_max))
+                self._reader = Reader(self._store, MemoryCache(self._cache_bytes_max), self._disk)
             return self._reader
 
 

@@ -70,9 +70,12 @@ def data_key(group: int, position: int, token: str) -> str:
     return f"{DATA}/{group}/{position:020d}-{token}.parquet"
 
 
-def statistics(row_count: int, low: dict[str, str | int], high: dict[str, str | int]) -> str:
-    """The JSON of an add action. A long name is left out: cut short, it would bound the wrong side."""
-    kept = [name for name in PRUNED_BY if not _long(low[name]) and not _long(high[name])]
+def statistics(row_count: int, low: dict[str, str | int | None], high: dict[str, str | int | None]) -> str:
+    """The JSON of an add action. A long name is left out: cut short, it would bound the wrong side.
+
+    So is what is not known (None).
+    """
+    kept = [name for name in PRUNED_BY if not _unfit(low[name]) and not _unfit(high[name])]
     nulls = dict.fromkeys((field.name for field in SCHEMA if not field.nullable and field.name in PRUNED_BY), 0)
     document = {
         "numRecords": row_count,
@@ -83,5 +86,5 @@ def statistics(row_count: int, low: dict[str, str | int], high: dict[str, str | 
     return msgspec.json.encode(document).decode()
 
 
-def _long(value: str | int) -> bool:
-    return isinstance(value, str) and len(value) > _STATISTIC_CHARS_MAX
+def _unfit(value: str | int | None) -> bool:
+    return value is None or (isinstance(value, str) and len(value) > _STATISTIC_CHARS_MAX)

@@ -44,6 +44,7 @@ _OUTAGES = {
 }
 _WRITE_BYTES_MAX = 4 << 20
 """One write call: a larger one would hold up a thread that wants to end."""
+_FOLDERS_KNOWN_MAX = 10_000
 
 
 class LocalStore:
@@ -60,7 +61,7 @@ class LocalStore:
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self._root = Path(os.path.abspath(directory))
         self._known: set[Path] = set()
-        """Folders that exist and whose names are synced."""
+        """Folders that exist and whose names are synced. Overflow: all are forgotten, and looked at again."""
 
     @property
     def uri(self) -> str:
@@ -212,6 +213,8 @@ class LocalStore:
         else:
             folder.mkdir(parents=True, exist_ok=True)
         _sync_path(folder.parent)
+        if len(self._known) >= _FOLDERS_KNOWN_MAX:
+            self._known.clear()
         self._known.add(folder)
 
     def _walk(self, prefix: str) -> Iterator[Stored]:

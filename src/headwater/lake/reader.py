@@ -15,18 +15,23 @@ from itertools import pairwise
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headwater.lake.cache import DiskCache, MemoryCache
 from headwater.lake.layout import SERVED
 from headwater.lake.store import Data, LakeDamaged, ObjectStore
-from headwater.model.extents import Extent
+from headwater.model.extents import Extent, Stretch
 
 _FOOTER_GUESS_BYTES = 64 << 10
 """Read from a file's end at once: the footer of about 60 row groups."""
 _PARSED_FOOTER_FACTOR = 4
 """What a parsed footer takes in memory, about, for each of its bytes."""
 _MAGIC = b"PAR1"
+_IDS = ("ts_ms", "n", "position")
+_BODIES = ("offset", "payload")
+_FOOTER_START = -1
+"""Where the disk cache has a file's footer: no range begins there."""
 
 
 class Columns(msgspec.Struct, frozen=True):
@@ -51,7 +56,7 @@ class _Group(msgspec.Struct, frozen=True):
     n: memoryview
     positions: memoryview
     value_ends: memoryview
-    """One more than rows: where each payload begins in `values`, and where the last one ends."""
+    """One more than rows: where each payload begins in `values`, and where the last one ends; commas do not count."""
     values: memoryview
 
 
@@ -68,7 +73,7 @@ class Reader:
 
         A record without bytes belongs to the range that begins where it lies.
         """
-        group = self._checked(extent)
+        group = self._loaded(extent)
         first, last = self._rows(group, extent, from_offset, to_offset)
         if first >= last:
             return Columns(from_offset, first - extent.row_start, [], array("Q"), array("Q"), array("Q"), array("Q"))
@@ -88,31 +93,29 @@ class Reader:
             array("Q", group.positions[first:last].tobytes()),
         )
 
-    def joined(self, extent: Extent, from_offset: int, to_offset: int) -> memoryview:
-        """Exactly these payload bytes, which must lie within the extent: nothing is copied, no record is looked at.
+    def stretch(self, extent: Extent, from_offset: int, limit: int, commas: bool, wait: bool = True) -> Stretch | None:
+        """The extent's records from `from_offset` on that end at or before `limit`, joined; the first of whatever size.
 
-        Whether the offsets are records' edges is not asked; `edge` finds one. The view keeps its row group in memory.
+        With `commas` there is one between two records. Nothing is copied: the view is a slice of the cached row group,
+        which it keeps in memory, and which all who read there share. Without `wait`, None when that is not cached.
         """
-        if not extent.start <= from_offset <= to_offset <= extent.end:
-            raise ValueError(f"{from_offset} to {to_offset} is not within {extent.start} to {extent.end}")
-        group = self._checked(extent)
-        base = group.value_ends[extent.row_start] - extent.start
-        return group.values[base + from_offset : base + to_offset]
-
-    def edge(self, extent: Extent, offset: int) -> int:
-        """The last edge of a record at or before `offset`: where a record begins, or the extent ends.
-
-        The offset itself when it is one; the extent's start when there is none before.
-        """
-        group = self._checked(extent)
-        if offset >= extent.end:
-            return extent.end
-        row = bisect_right(group.begins, offset, extent.row_start, extent.row_start + extent.row_count) - 1
-        return group.begins[max(row, extent.row_start)]
+        group = self._checked(extent, commas, wait)
+        if group is None:
+            return None
+        first, last = self._rows(group, extent, from_offset, limit)
+        if first == extent.row_start + extent.row_count:
+            return Stretch(from_offset, from_offset, 0, group.values[:0])
+        last = max(last, first + 1)
+        ends, begin = group.value_ends, group.begins[first]
+        low, size = ends[first], ends[last] - ends[first]
+        if commas:
+            low += first - ends[0]
+        data = group.values[low : low + size + (last - first - 1 if commas else 0)]
+        return Stretch(begin, begin + size, last - first, data)
 
     def first_at(self, extent: Extent, ms: int, n: int) -> int:
         """The offset of the first record whose id is at least `ms-n`; the extent's end when all are older."""
-        group = self._checked(extent)
+        group = self._loaded(extent)
         low, high = extent.row_start, extent.row_start + extent.row_count
         low, high = bisect_left(group.ms, ms, low, high), bisect_right(group.ms, ms, low, high)
         row = bisect_left(group.n, n, low, high)
@@ -125,7 +128,7 @@ class Reader:
         """
         found = []
         for number in range(self._footer(file).num_row_groups):
-            group = self._group(file, number)
+            group = self._group(file, number, False)
             table = self._decode(file, number, ("incarnation", "seq"))
             sids, seqs = _integers(table["incarnation"], file), _integers(table["seq"], file)
             sizes = group.value_ends
@@ -167,9 +170,18 @@ class Reader:
             last -= end > to_offset  # the last one that begins before `to_offset` may end after it
         return first, last
 
-    def _checked(self, extent: Extent) -> _Group:
-        """The extent's row group, when the extent describes it."""
-        group = self._group(extent.file, extent.row_group)
+    def _loaded(self, extent: Extent) -> _Group:
+        return self._agreeing(self._group(extent.file, extent.row_group, False), extent)
+
+    def _checked(self, extent: Extent, commas: bool, wait: bool) -> _Group | None:
+        """The extent's row group, when the extent describes it; None when it is not cached and nobody waits for it."""
+        if wait:
+            return self._agreeing(self._group(extent.file, extent.row_group, commas), extent)
+        group = self._cache.peek((extent.file, extent.row_group, commas))
+        return None if group is None else self._agreeing(group, extent)
+
+    @staticmethod
+    def _agreeing(group: _Group, extent: Extent) -> _Group:
         low, high = extent.row_start, extent.row_start + extent.row_count
         if not 0 <= low < high <= len(group.begins):
             raise LakeDamaged(extent.file, f"row group {extent.row_group} has no rows {low} to {high}")
@@ -184,30 +196,51 @@ class Reader:
 
     # ---- fetching and decoding ----------------------------------------------------------------------------------
 
-    def _group(self, file: str, number: int) -> _Group:
-        return self._cache.get((file, number), lambda: self._load_group(file, number))
+    def _group(self, file: str, number: int, commas: bool) -> _Group:
+        return self._cache.get((file, number, commas), lambda: self._load_group(file, number, commas))
 
-    def _load_group(self, file: str, number: int) -> tuple[_Group, int]:
-        table = self._decode(file, number, SERVED)
+    def _load_group(self, file: str, number: int, commas: bool) -> tuple[_Group, int]:
+        # Who wants commas wants bodies, which have no ids in them.
+        table = self._decode(file, number, _BODIES if commas else SERVED)
         payload = _flat(table["payload"], file)
         _, ends, values = payload.buffers()
         first, count = payload.offset, len(payload)
+        if commas:
+            values = _with_commas(payload)
+        ms, n, positions = [memoryview(b"")] * 3 if commas else [_integers(table[name], file) for name in _IDS]
         group = _Group(
             _integers(table["offset"], file),
-            _integers(table["ts_ms"], file),
-            _integers(table["n"], file),
-            _integers(table["position"], file),
+            ms,
+            n,
+            positions,
             memoryview(ends).cast("B").cast("i")[first : first + count + 1],
             memoryview(values).cast("B") if values is not None else memoryview(b""),
         )
-        return group, len(group.values) + 4 * len(group.value_ends) + 4 * 8 * count
+        return group, len(group.values) + 4 * len(group.value_ends) + (1 if commas else 4) * 8 * count
 
     def _decode(self, file: str, number: int, names: tuple[str, ...]) -> pa.Table:
         footer = self._footer(file)
         if not 0 <= number < footer.num_row_groups:
             raise LakeDamaged(file, f"it has {footer.num_row_groups} row groups, not number {number}")
         start, length = _span(footer.row_group(number), names)
-        source = pa.PythonFile(_Window(self._fetch(file, start, length), start), mode="r")
+
+        def fetch() -> Data:
+            return self._store.get_range(file, start, length)
+
+        if self._disk is None:
+            return self._parsed(file, number, names, footer, fetch(), start)
+        try:
+            return self._parsed(file, number, names, footer, self._disk.get(file, start, length, fetch), start)
+        except LakeDamaged:
+            # It may have been damaged on its way here, once: then the store still has it whole.
+            self._disk.drop(file, start, length)
+            return self._parsed(file, number, names, footer, fetch(), start)
+
+    @staticmethod
+    def _parsed(
+        file: str, number: int, names: tuple[str, ...], footer: pq.FileMetaData, data: Data, start: int
+    ) -> pa.Table:
+        source = pa.PythonFile(_Window(data, start), mode="r")
         try:
             opened = pq.ParquetFile(source, metadata=footer, page_checksum_verification=True)
             # One thread: the engine decides how many cold reads run at once.
@@ -215,15 +248,20 @@ class Reader:
         except (pa.ArrowException, OSError, KeyError) as error:
             raise LakeDamaged(file, f"row group {number}: {error}") from error
 
-    def _fetch(self, file: str, start: int, length: int) -> Data:
-        if self._disk is None:
-            return self._store.get_range(file, start, length)
-        return self._disk.get(file, start, length, lambda: self._store.get_range(file, start, length))
-
     def _footer(self, file: str) -> pq.FileMetaData:
         return self._cache.get((file, "footer"), lambda: self._load_footer(file))
 
     def _load_footer(self, file: str) -> tuple[pq.FileMetaData, int]:
+        if self._disk is None:
+            return _parsed_footer(file, self._fetch_footer(file))
+        try:
+            return _parsed_footer(file, self._disk.get(file, _FOOTER_START, None, lambda: self._fetch_footer(file)))
+        except LakeDamaged:
+            self._disk.drop(file, _FOOTER_START, None)
+            return _parsed_footer(file, self._fetch_footer(file))
+
+    def _fetch_footer(self, file: str) -> Data:
+        """Exactly the footer, with what follows it."""
         tail, size = self._store.get_tail(file, _FOOTER_GUESS_BYTES)
         if len(tail) < 12 or bytes(tail[-4:]) != _MAGIC:
             raise LakeDamaged(file, "it does not end as a Parquet file does")
@@ -232,13 +270,16 @@ class Reader:
             raise LakeDamaged(file, "its footer is larger than itself")
         if length > len(tail):
             tail = self._store.get_range(file, size - length, length)
-        try:
-            # The parser takes a footer alone for a file: it begins with its magic, and ends with it.
-            content = pa.py_buffer(b"".join([_MAGIC, tail[len(tail) - length :]]))
-            footer = pq.read_metadata(pa.BufferReader(content))
-        except (pa.ArrowException, OSError) as error:
-            raise LakeDamaged(file, f"its footer: {error}") from error
-        return footer, length * _PARSED_FOOTER_FACTOR
+        return tail[len(tail) - length :]
+
+
+def _parsed_footer(file: str, data: Data) -> tuple[pq.FileMetaData, int]:
+    try:
+        # The parser takes a footer alone for a file: it begins with its magic, and ends with it.
+        footer = pq.read_metadata(pa.BufferReader(pa.py_buffer(b"".join([_MAGIC, data]))))
+    except (pa.ArrowException, OSError) as error:
+        raise LakeDamaged(file, f"its footer: {error}") from error
+    return footer, len(data) * _PARSED_FOOTER_FACTOR
 
 
 class _Window:
@@ -307,6 +348,13 @@ def _flat(column: pa.ChunkedArray, file: str) -> pa.Array:
     if column.null_count:
         raise LakeDamaged(file, "a row lacks a value that every record has")
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _with_commas(payload: pa.Array) -> pa.Buffer:
+    """All values in one buffer with a comma between two of them. Arrow joins without the GIL."""
+    edges = pa.Array.from_buffers(pa.int32(), 2, [None, pa.py_buffer(array("i", (0, len(payload))))])
+    joined = pc.binary_join(pa.ListArray.from_arrays(edges, payload), pa.scalar(b",", pa.binary()))
+    return joined.buffers()[2]
 
 
 def _integers(column: pa.ChunkedArray, file: str) -> memoryview:

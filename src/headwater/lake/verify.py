@@ -4,7 +4,8 @@ Owns the checks and their words. Never changes anything, and never trusts one of
 
     stream rows     -> their extents join up, without gap or overlap, from the first record kept to the last settled
     extents         -> their file is in table, catalog and store, and has the rows (deep: they are these very records)
-    table, catalog  -> neither knows a file that the other should know and does not; sizes and row counts agree
+    table, catalog  -> neither knows a file that the other should know and does not, nor holds one that was swapped for
+                       others; sizes and row counts agree
     snapshots       -> the blob that a stream refers to is there, of its size
 """
 
@@ -182,6 +183,9 @@ def _check_joint(report: Report, key: str, last: Extent, extent: Extent) -> None
         report.find("seq", key, why)
     if (extent.ms, extent.n) <= (last.ms, last.n):
         report.find("id", key, f"the id at {extent.start} is not greater than the one at {last.start}")
+    # The records of one event have one position, and may lie in two extents.
+    if 0 < extent.position < last.position:
+        report.find("id", key, f"the log position at {extent.end} is less than the one at {last.end}")
 
 
 # ---- files -------------------------------------------------------------------------------------------------------
@@ -213,6 +217,8 @@ def _check_files(
         report.files += 1
         if name not in known:
             report.find("catalog", name, "it is in the table, but the catalog does not know it")
+        elif known[name] is not None and name not in used:
+            report.find("table", name, "it is in the table, but the catalog says it is dead")
         size = objects.get(name)
         if size is None:
             if name not in used:
@@ -273,7 +279,8 @@ def _check_inside(report: Report, name: str, extent: Extent, found: list[Extent]
             except StoreError as error:
                 report.find("rows", name, error.reason)
                 return
-            if len(records.payloads) == extent.row_count and (records.ms[0], records.n[0]) == (extent.ms, extent.n):
+            same = (records.ms[0], records.n[0], len(records.payloads)) == (extent.ms, extent.n, extent.row_count)
+            if same and extent.position in (0, records.positions[-1]):
                 return
     where = f"rows {extent.row_start} to {extent.row_start + extent.row_count} of row group {extent.row_group}"
     why = f"are not the records {extent.seq_start} on of stream {extent.sid}, from {extent.start} to {extent.end}"

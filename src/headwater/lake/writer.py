@@ -3,7 +3,7 @@
 Owns the order of rows, the cut into row groups and the encoding. Never stores, commits or forgets anything.
 
 The columns are built from the buffers the timeline holds already, one row group at a time: nothing here keeps the GIL
-for longer than a slice of `_SLICE_COUNT` runs or one row group's rows takes. Arrow works without the GIL.
+for longer than a slice of `SLICE_COUNT` runs or one row group's rows takes. Arrow works without the GIL.
 """
 
 from __future__ import annotations
@@ -11,14 +11,16 @@ from __future__ import annotations
 import time
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
+from typing import Any, Protocol
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from headwater.lake.columns import BREATH_S, SLICE_COUNT, Strings, numbers
 from headwater.lake.layout import PRUNED_BY, SCHEMA, NewFile, data_key, statistics
 from headwater.lake.store import Data
 from headwater.model.extents import Extent, Run
@@ -27,19 +29,21 @@ ROWS_PER_GROUP = 4_096
 BYTES_PER_GROUP = 2 << 20
 """A cold read fetches and decodes one row group: this bounds what it costs where records are large."""
 
-# lz4 and not zstd level 1: a cold read waits for the decoding and a flush shares two cores with the appends, while
-# compaction may still choose zstd for what is old. `python -m tests.lake.measure`, JSON records, medians of one run:
+# lz4 and not zstd level 1: a cold read waits for the decoding and a flush shares two cores with the appends.
+# `python -m tests.lake.measure`, JSON records, medians of one run:
 #
 #                     4,096 records of 100 B per row group        2,098 of 1,000 B
 #           none      read 0.50 ms   build  29 ms   1.05 × raw    0.93 ms    34 ms   1.01 ×
 #           lz4            0.50 ms          19 ms   0.55 ×        1.24 ms   110 ms   0.65 ×
 #           zstd 1         0.82 ms          46 ms   0.35 ×        2.16 ms   308 ms   0.38 ×
-_CODEC = "lz4"
+#
+# Where rows only move to another file nobody waits for the writing, but readers still do for the decoding: on a local
+# disk lz4 stays the choice. Behind a network of 100 MB/s the 1,000 B row group is fetched in 14 ms with lz4 and in 8 ms
+# with zstd, which is more than its decoding costs; and there what is kept for long is paid for by the byte.
+LZ4, ZSTD = "lz4", "zstd"
+_CODEC = LZ4
 _DICTIONARIES = ["bucket", "stream", "group", "tag", "node", "content_type"]
 _NUMBERS = ["incarnation", "seq", "offset", "ts_ms", "n", "position"]
-_SLICE_COUNT = 256
-_BREATH_S = 0.000_05
-"""Long enough to let a waiting thread have the GIL; time.sleep(0) may take it right back."""
 
 
 class Built(msgspec.Struct, frozen=True):
@@ -50,7 +54,16 @@ class Built(msgspec.Struct, frozen=True):
     file: NewFile
 
 
-_Piece = tuple[int, int, int]
+class Ranged(Protocol):
+    """A contiguous range of one stream's records: a `Run`, or rows that stand for one."""
+
+    @property
+    def start(self) -> int: ...
+    @property
+    def ends(self) -> array[int]: ...
+
+
+Piece = tuple[int, int, int]
 """A run, by number, and which of its records: from, up to."""
 
 
@@ -72,18 +85,8 @@ def build(
     sink = pa.BufferOutputStream()
     extents: list[Extent] = []
     row_count = 0
-    with pq.ParquetWriter(
-        sink,
-        SCHEMA,
-        compression=_CODEC,
-        use_dictionary=_DICTIONARIES,
-        column_encoding=dict.fromkeys(_NUMBERS, "DELTA_BINARY_PACKED"),
-        write_statistics=list(PRUNED_BY),
-        write_page_checksum=True,  # the codec does not notice a flipped bit by itself
-        sorting_columns=[pq.SortingColumn(SCHEMA.get_field_index(name)) for name in _SORTED_BY],
-        store_schema=False,  # the plain Parquet types are the schema
-    ) as writer:
-        for number, pieces in enumerate(_cut(runs, rows_per_group, bytes_per_group)):
+    with parquet_writer(sink, _CODEC) as writer:
+        for number, pieces in enumerate(cut(runs, rows_per_group, bytes_per_group)):
             rows = _rows(runs, facts, pieces, group, path, number, extents)
             writer.write_table(rows, row_group_size=len(rows))
             row_count += len(rows)
@@ -95,27 +98,36 @@ def build(
     return Built([data], extents, NewFile(path, len(data), row_count, statistics(row_count, low, high)))
 
 
-_SORTED_BY = ("bucket", "stream", "incarnation", "seq")
+SORTED_BY = ("bucket", "stream", "incarnation", "seq")
 """And so by offset too; the other way round records without bytes would be in doubt."""
 
 
-class _Strings:
-    """A column of strings under construction. `pa.array` would look for numpy at every call: 0.2 ms without it."""
+def in_order(rows: pa.Table) -> bool:
+    """True when no row is the same as or less than the one before it, by `SORTED_BY`."""
+    if len(rows) < 2:
+        return True
+    before, after = rows.slice(0, len(rows) - 1), rows.slice(1)
+    rising = same = None
+    for name in SORTED_BY:
+        less, equal = pc.less(before[name], after[name]), pc.equal(before[name], after[name])
+        rising = less if rising is None else pc.or_(rising, pc.and_(same, less))
+        same = equal if same is None else pc.and_(same, equal)
+    found: bool = pc.all(rising).as_py()
+    return found
 
-    def __init__(self) -> None:
-        self._ends = array("i", (0,))
-        self._parts: list[bytes] = []
 
-    def extend(self, strings: Iterable[str]) -> None:
-        parts = [string.encode() for string in strings]
-        ends = list(accumulate(map(len, parts), initial=self._ends[-1]))
-        del ends[0]
-        self._ends.extend(ends)
-        self._parts.append(b"".join(parts))
-
-    def array(self) -> pa.Array:
-        buffers = [None, pa.py_buffer(self._ends), pa.py_buffer(b"".join(self._parts))]
-        return pa.Array.from_buffers(pa.string(), len(self._ends) - 1, buffers)
+def parquet_writer(sink: Any, codec: str) -> pq.ParquetWriter:
+    return pq.ParquetWriter(
+        sink,
+        SCHEMA,
+        compression=codec,
+        use_dictionary=_DICTIONARIES,
+        column_encoding=dict.fromkeys(_NUMBERS, "DELTA_BINARY_PACKED"),
+        write_statistics=list(PRUNED_BY),
+        write_page_checksum=True,  # the codec does not notice a flipped bit by itself
+        sorting_columns=[pq.SortingColumn(SCHEMA.get_field_index(name)) for name in SORTED_BY],
+        store_schema=False,  # the plain Parquet types are the schema
+    )
 
 
 def _sorted(runs: list[Run]) -> tuple[list[Run], pa.Table]:
@@ -125,10 +137,10 @@ def _sorted(runs: list[Run]) -> tuple[list[Run], pa.Table]:
     """
     if not runs:
         raise ValueError("a file without records")
-    buckets, streams, types = _Strings(), _Strings(), _Strings()
+    buckets, streams, types = Strings(), Strings(), Strings()
     sids, seqs, lowest, highest = array("q"), array("q"), array("q"), array("q")
-    for start in range(0, len(runs), _SLICE_COUNT):
-        some = runs[start : start + _SLICE_COUNT]
+    for start in range(0, len(runs), SLICE_COUNT):
+        some = runs[start : start + SLICE_COUNT]
         keys = [run.key.partition("/") for run in some]
         buckets.extend(key[0] for key in keys)
         streams.extend(key[2] for key in keys)
@@ -137,33 +149,33 @@ def _sorted(runs: list[Run]) -> tuple[list[Run], pa.Table]:
         seqs.extend([run.seq_start for run in some])
         lowest.extend([run.positions[0] for run in some])
         highest.extend([run.positions[-1] for run in some])
-        time.sleep(_BREATH_S)
+        time.sleep(BREATH_S)
     facts = {
         "bucket": buckets.array(),
         "stream": streams.array(),
-        "incarnation": _numbers(pa.int64(), sids),
-        "seq": _numbers(pa.int64(), seqs),
+        "incarnation": numbers(pa.int64(), sids),
+        "seq": numbers(pa.int64(), seqs),
         "content_type": types.array(),
-        "position_min": _numbers(pa.int64(), lowest),
-        "position_max": _numbers(pa.int64(), highest),
+        "position_min": numbers(pa.int64(), lowest),
+        "position_max": numbers(pa.int64(), highest),
     }
     table = pa.Table.from_arrays(list(facts.values()), names=list(facts))
-    order = pc.sort_indices(table, sort_keys=[(name, "ascending") for name in _SORTED_BY])
+    order = pc.sort_indices(table, sort_keys=[(name, "ascending") for name in SORTED_BY])
     indices = memoryview(order.buffers()[1]).cast("B").cast("Q")
     return [runs[index] for index in indices[: len(runs)]], table.take(order)
 
 
-def _cut(runs: list[Run], rows_per_group: int, bytes_per_group: int) -> Iterator[list[_Piece]]:
+def cut(runs: Sequence[Ranged], rows_per_group: int, bytes_per_group: int) -> Iterator[list[Piece]]:
     """Row groups of about the wished size, in rows or in bytes. A run that fits into one is never split.
 
     A group may grow to one and a half times the wish, so that no run is cut for a few rows; a larger record is a group
     of its own.
     """
     rows_max, bytes_max = rows_per_group + rows_per_group // 2, bytes_per_group + bytes_per_group // 2
-    pieces: list[_Piece] = []
+    pieces: list[Piece] = []
     rows = size = 0
     for number, run in enumerate(runs):
-        low, count, ends = 0, len(run.payloads), run.ends
+        low, count, ends = 0, len(run.ends), run.ends
         begin = run.start
         while low < count:
             rest_rows, rest_size = count - low, ends[-1] - begin
@@ -194,7 +206,7 @@ def _cut(runs: list[Run], rows_per_group: int, bytes_per_group: int) -> Iterator
 def _rows(
     runs: list[Run],
     facts: pa.Table,
-    pieces: list[_Piece],
+    pieces: list[Piece],
     group: int,
     path: str,
     row_group: int,
@@ -231,31 +243,27 @@ def _rows(
         extents.append(Extent(*first, path, row_group, row, count, positions[-1]))
         size += end - begin
         row += count
-        if number % _SLICE_COUNT == 0:
-            time.sleep(_BREATH_S)
+        if number % SLICE_COUNT == 0:
+            time.sleep(BREATH_S)
     value_ends = array("i", accumulate(map(len, payloads), initial=0))
     if value_ends[-1] != size or len(payloads) != row or not len(ms) == len(n) == len(positions) == row:
         raise ValueError("the columns of a run disagree")
     values = b"".join(payloads)
-    owner = _numbers(pa.int32(), owners)
+    owner = numbers(pa.int32(), owners)
     nothing = pa.nulls(row, pa.string())
     columns = [
         facts["bucket"].take(owner),
         facts["stream"].take(owner),
         facts["incarnation"].take(owner),
-        _numbers(pa.int64(), seqs),
-        _numbers(pa.int64(), begins),
-        _numbers(pa.int64(), ms),
-        _numbers(pa.int64(), n),
-        _numbers(pa.int32(), array("i", (group,)) * row),
-        _numbers(pa.int64(), positions),
+        numbers(pa.int64(), seqs),
+        numbers(pa.int64(), begins),
+        numbers(pa.int64(), ms),
+        numbers(pa.int64(), n),
+        numbers(pa.int32(), array("i", (group,)) * row),
+        numbers(pa.int64(), positions),
         nothing,
         nothing,
         facts["content_type"].take(owner),
         pa.Array.from_buffers(pa.binary(), row, [None, pa.py_buffer(value_ends), pa.py_buffer(values)]),
     ]
     return pa.Table.from_arrays(columns, schema=SCHEMA)
-
-
-def _numbers(kind: pa.DataType, values: array[int]) -> pa.Array:
-    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])

@@ -6,8 +6,10 @@ Owns a counter. Never touches a disk.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from headwater.model.events import Event
+from headwater.world import LogCopy
 
 
 class NullLog:
@@ -30,6 +32,11 @@ class NullLog:
         return iter(())
 
     def start(self, on_progress: Callable[[], None]) -> None: ...
+
+    def hold(self, after: int | None) -> None: ...
+
+    def copy(self, after: int, known: int, to: Path) -> LogCopy:
+        raise OSError("this node keeps no log")
 
     def trim(self, below: int) -> None: ...
 

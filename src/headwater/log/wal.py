@@ -23,6 +23,7 @@ from queue import Empty, SimpleQueue
 from time import monotonic
 
 from headwater.log import entries, frames
+from headwater.log.copy import WalCopy
 from headwater.log.recovery import list_files, read_file
 from headwater.model.events import Event
 
@@ -64,6 +65,7 @@ class Wal:
         self._sealed = True
         self._closed = False
         self._bases: list[int] = []
+        self._held: int | None = None
         self.head = 0
         self.tail = 0
         self.written = 0
@@ -156,7 +158,15 @@ class Wal:
             self.commit()
             self._sealed = True
 
+    def hold(self, after: int | None) -> None:
+        self._held = after
+
+    def copy(self, after: int, known: int, to: Path) -> WalCopy:
+        return WalCopy(self._directory, lambda: list(self._bases), after, known, to)
+
     def trim(self, below: int) -> None:
+        if self._held is not None:
+            below = min(below, self._held)
         while len(self._bases) > 1 and self._bases[1] <= below:
             path = self._path(self._bases.pop(0))
             self._jobs.put(path.unlink)

@@ -96,6 +96,8 @@ class Trim(msgspec.Struct, frozen=True):
     offset: int
     seq: int | None = None
     """How many records lie before the offset, when that had to be looked up in the lake."""
+    position: int = 0
+    """Log position of the last of those that is the stream's own, when `seq` is given; 0: there is none."""
 
 
 class PublishSnapshot(msgspec.Struct, frozen=True):
@@ -106,7 +108,8 @@ class PublishSnapshot(msgspec.Struct, frozen=True):
     blob: str
     size: int
     seq: int | None = None
-    """As for Trim."""
+    position: int = 0
+    """Both as for Trim."""
 
 
 class CreateBucket(msgspec.Struct, frozen=True):

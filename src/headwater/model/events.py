@@ -86,6 +86,8 @@ class Trimmed(msgspec.Struct, frozen=True, tag="trimmed"):
     earliest: int
     first_seq: int
     at_ms: int
+    position: int = 0
+    """Log position of the newest record of its own that the stream let go of; 0: of none."""
 
 
 class SnapshotPublished(msgspec.Struct, frozen=True, tag="snapshot"):
@@ -96,6 +98,8 @@ class SnapshotPublished(msgspec.Struct, frozen=True, tag="snapshot"):
     blob: str
     size: int
     at_ms: int
+    position: int = 0
+    """As for Trimmed."""
 
 
 class BucketCreated(msgspec.Struct, frozen=True, tag="bucket"):

@@ -52,3 +52,14 @@ class Records(msgspec.Struct, frozen=True):
     ends: list[int]
     ms: list[int]
     n: list[int]
+    positions: list[int]
+
+
+class Stretch(msgspec.Struct, frozen=True):
+    """Neighbouring records read back as one buffer: what a body takes, without an object for each of them."""
+
+    start: int
+    end: int
+    count: int
+    data: memoryview
+    """Their bytes, with a comma between two of them where that was asked for. Shared: it must not change."""

@@ -66,6 +66,18 @@ def seq_at(stream: Stream, offset: int) -> int | None:
     return None if index is None else timeline.seq + index
 
 
+def position_before(stream: Stream, offset: int) -> int:
+    """Log position of the stream's own record that ends at `offset`; 0 when that is another's, or gone already.
+
+    Memory holds what begins at `offset`, or nothing does: see `seq_at`.
+    """
+    if offset <= max(stream.earliest, stream.fork_at):
+        return 0
+    index = stream.timeline.index_at(offset)
+    # Where memory begins, the newest settled record ends.
+    return stream.timeline.positions[index - 1] if index else stream.cold_position
+
+
 def spans(stream: Stream, offset: int, until: int) -> list[Span] | None:
     """The records of [offset, until) in order; None when `offset` is no record boundary. Linear in the fork depth.
 

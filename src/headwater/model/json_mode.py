@@ -5,6 +5,8 @@ Owns the splitting and the content-type rules. Never decodes a message: their by
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from headwater.errors import BadBody
@@ -47,5 +49,5 @@ def messages(body: bytes, allow_empty: bool = False) -> list[bytes]:
         raise BadBody(f"not valid JSON ({error})") from None
 
 
-def array(payloads: list[bytes]) -> bytes:
+def array(payloads: Sequence[bytes | memoryview]) -> bytes:
     return b"[" + b",".join(payloads) + b"]"

@@ -22,6 +22,8 @@ class Oldest(NamedTuple):
     seq_end: int
     newest_ms: int
     """No record of it is newer than this."""
+    position: int
+    """Log position of its last record; 0 when that is an ancestor's."""
 
 
 def cut(stream: Stream, visible: int, now_ms: int) -> int | None:
@@ -75,10 +77,11 @@ def settled(stream: Stream, held_by: Stream, extents: list[Extent]) -> list[Olde
         if extent.start >= limit:
             break
         end, seq_end = extent.end, extent.seq_start + extent.row_count
+        position = extent.position if held_by is stream else 0
         if end > limit:
             end, seq_end = limit, _seq_of_fork(stream, held_by)
         newest_ms = extents[index + 1].ms if index + 1 < len(extents) else last_ms
-        found.append(Oldest(stream.earliest, end, seq_end, newest_ms))
+        found.append(Oldest(stream.earliest, end, seq_end, newest_ms, position))
     return found
 
 

@@ -65,6 +65,8 @@ class StreamRow(msgspec.Struct, frozen=True, array_like=True):
     """Offset up to which the stream's own records are in the lake."""
     cold_position: int = 0
     """Log position after the newest of them."""
+    lost_position: int = 0
+    """Log position of the newest record of its own that a trim, a snapshot or its policy let go of; 0: of none."""
 
     @property
     def deadline_ms(self) -> int | None:

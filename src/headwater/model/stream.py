@@ -94,6 +94,7 @@ class Stream:
         "last_ms",
         "last_n",
         "last_write_ms",
+        "lost_position",
         "media",
         "parent",
         "position",
@@ -144,6 +145,7 @@ class Stream:
         self.soft_deleted = row.soft_deleted
         self.cold_end = row.cold_end
         self.cold_position = row.cold_position
+        self.lost_position = row.lost_position
         self.timeline = Timeline(row.tail, row.count)
         self.touch(row.touched_ms)
 
@@ -176,6 +178,7 @@ class Stream:
             soft_deleted=self.soft_deleted,
             cold_end=self.cold_end,
             cold_position=self.cold_position,
+            lost_position=self.lost_position,
         )
 
     def touch(self, at_ms: int) -> None:
@@ -289,7 +292,8 @@ def _trim(stream: Stream, command: Trim, now_ms: int) -> Trimmed | Unchanged:
     seq = forks.seq_at(stream, offset) if command.seq is None else command.seq
     if seq is None:
         raise BadQuery("offset", "it lies inside a message")
-    return Trimmed(stream.sid, offset, seq, now_ms)
+    position = forks.position_before(stream, offset) if command.seq is None else command.position
+    return Trimmed(stream.sid, offset, seq, now_ms, position)
 
 
 def decide_snapshot(stream: Stream, command: PublishSnapshot, now_ms: int) -> SnapshotPublished:
@@ -301,7 +305,9 @@ def decide_snapshot(stream: Stream, command: PublishSnapshot, now_ms: int) -> Sn
     seq = forks.seq_at(stream, offset) if command.seq is None else command.seq
     if seq is None:
         raise BadQuery("snapshot_offset", "it is not the end of a message")
-    return SnapshotPublished(stream.sid, offset, seq, command.content_type, command.blob, command.size, now_ms)
+    position = forks.position_before(stream, offset) if command.seq is None else command.position
+    blob = (command.content_type, command.blob, command.size)
+    return SnapshotPublished(stream.sid, offset, seq, *blob, now_ms, position)
 
 
 def _append(stream: Stream | None, command: Append, now_ms: int, limits: Limits) -> Appended | Unchanged:
@@ -453,10 +459,10 @@ def evolve(stream: Stream, event: StreamEvent, position: int) -> None:
     elif isinstance(event, Touched):
         stream.touch(event.at_ms)
     elif isinstance(event, Trimmed):
-        _forget_before(stream, event.earliest, event.first_seq)
+        _forget_before(stream, event.earliest, event.first_seq, event.position)
     elif isinstance(event, SnapshotPublished):
         stream.snapshot = Snapshot(event.offset, event.content_type, event.blob, event.size)
-        _forget_before(stream, event.offset, event.first_seq)
+        _forget_before(stream, event.offset, event.first_seq, event.position)
     elif isinstance(event, Deleted):
         stream.soft_deleted = event.soft
     else:
@@ -464,10 +470,11 @@ def evolve(stream: Stream, event: StreamEvent, position: int) -> None:
     stream.position = position
 
 
-def _forget_before(stream: Stream, offset: int, seq: int) -> None:
+def _forget_before(stream: Stream, offset: int, seq: int, position: int) -> None:
     """Moves the earliest offset. Records that forks still share stay where they are: only this stream lets them go."""
     stream.earliest = offset
     stream.first_seq = seq
+    stream.lost_position = max(stream.lost_position, position)
     if stream.snapshot is not None and stream.snapshot.offset < offset:
         stream.snapshot = None  # what lies between it and the earliest record is gone: it leads nowhere any more
     timeline = stream.timeline

@@ -1,9 +1,130 @@
-"""Commands of the pipeline. Owns their options. Never does the work: the jobs do."""
+"""`headwater pipeline run backup` and `restore`. Owns their options. Never does the work: the jobs do."""
 
 from __future__ import annotations
 
+import json
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
 import typer
+
+from headwater.cli.client import printable
+from headwater.cli.pipeline.common import URL_DEFAULT, Master, Token, Url, progress, run, show, telling
+
+Endpoint = Annotated[
+    str | None, typer.Option("--endpoint", metavar="URL", help="S3 server of the backups, if not Amazon's.")
+]
+Region = Annotated[str | None, typer.Option("--region", metavar="NAME", help="Region of the bucket of the backups.")]
 
 
 def register(app: typer.Typer) -> None:
     """Adds this module's commands to `headwater pipeline run`."""
+    app.command()(backup)
+    app.command()(restore)
+
+
+def backup(
+    to: Annotated[
+        str,
+        typer.Option("--to", metavar="PLACE", help="A directory or s3://bucket/prefix; holds any number of backups."),
+    ],
+    url: Url = URL_DEFAULT,
+    token: Token = None,
+    master: Master = None,
+    endpoint: Endpoint = None,
+    region: Region = None,
+    hold_ms: Annotated[
+        int,
+        typer.Option(
+            "--hold-ms",
+            metavar="MS",
+            min=10_000,
+            max=86_400_000,
+            help="How long the node waits for a job that went away.",
+        ),
+    ] = 3_600_000,
+) -> None:
+    """Copy all of a node to another place while it serves. What an earlier backup there holds is not copied again."""
+
+    def job(spark: Any, node: Any, tell: Any) -> dict[str, object]:
+        from headwater.spark.jobs.backup import backup
+        from headwater.spark.objects import Place
+
+        return backup(spark, node, to=Place(to, endpoint, region), hold_ms=hold_ms, progress=tell)
+
+    run("backup", url, token, master, job)
+
+
+def restore(
+    source: Annotated[str, typer.Option("--from", metavar="PLACE", help="Where the backups are.")],
+    data: Annotated[
+        Path | None, typer.Option("--data", metavar="DIR", help="Data directory to make.", show_default=False)
+    ] = None,
+    lake: Annotated[
+        str, typer.Option("--lake", metavar="PLACE", help="Lake to fill, as the setting of a node; auto: DATA/lake.")
+    ] = "auto",
+    backup: Annotated[
+        str | None, typer.Option("--backup", metavar="ID", help="Which backup; the newest by default.")
+    ] = None,
+    list_only: Annotated[bool, typer.Option("--list", help="Only show the backups that are there.")] = False,
+    master: Master = None,
+    endpoint: Endpoint = None,
+    region: Region = None,
+    lake_endpoint: Annotated[
+        str | None, typer.Option("--lake-endpoint", metavar="URL", help="S3 server of the lake, if not Amazon's.")
+    ] = None,
+    lake_region: Annotated[
+        str | None, typer.Option("--lake-region", metavar="NAME", help="Region of the lake's bucket.")
+    ] = None,
+) -> None:
+    """Make a data directory and a lake from a backup, and check them. Both must be empty; then start a node on them."""
+    with telling():
+        from headwater.spark.jobs.restore import planned, restore
+        from headwater.spark.objects import Place
+        from headwater.spark.runs import recorded
+        from headwater.spark.session import session
+
+        place = Place(source, endpoint, region)
+        if list_only:
+            _show_list(place)
+            return
+        if data is None:
+            raise typer.BadParameter("name the data directory to make", param_hint="--data")
+        if lake == "auto" and (lake_endpoint or lake_region):
+            raise typer.BadParameter("only a lake at s3://… has an endpoint or a region", param_hint="--lake")
+        target = lake if lake == "auto" else Place(lake, lake_endpoint, lake_region)
+        planned(place, data, target, backup)  # before Spark is started: what cannot be done is told at once
+        spark = session("headwater restore", master)
+        try:
+            with progress() as tell:
+                summary = recorded(
+                    "restore",
+                    None,
+                    lambda: restore(spark, source=place, data=data, lake=target, backup=backup, progress=tell),
+                )
+        finally:
+            spark.stop()
+        show("restore", summary)
+        where = "" if lake == "auto" else f" --lake {lake}"
+        typer.echo(printable(f"start it with: headwater serve --data {data}{where}"), err=True)
+
+
+def _show_list(place: Any) -> None:
+    from headwater.spark.jobs.restore import listed
+
+    found = listed(place)
+    for one in found:
+        if not sys.stdout.isatty():
+            typer.echo(json.dumps(one))
+        elif "damage" in one:
+            typer.echo(printable(f"{one['backup']}  {one['damage']}"))
+        else:
+            made = datetime.fromtimestamp(one["made_ms"] / 1_000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+            facts = (
+                f"{one['streams']} streams  {one['records']} records  {one['objects']} objects  {one['bytes']} bytes"
+            )
+            typer.echo(printable(f"{one['backup']}  {made}  {facts}"))
+    if not found:
+        typer.echo("there is no backup here", err=True)

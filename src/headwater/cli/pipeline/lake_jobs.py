@@ -1,9 +1,210 @@
-"""Commands of the pipeline. Owns their options. Never does the work: the jobs do."""
+"""Commands of the pipeline that keep the lake: `compact`, `erase`, `verify` and `usage`.
+Owns their options and exit codes. Never does the work: the jobs do."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
 import typer
+
+from headwater.cli.client import printable
+from headwater.cli.pipeline.common import URL_DEFAULT, Master, Token, Url, run
+from headwater.config import Setting
+from headwater.setting_values import GIB, MIB, TIB, Wrong, parsed
+
+OUTPUTS = (".json", ".csv", ".parquet")
+"""As `headwater.spark.jobs.usage` has them, which is not imported for a wrong name."""
+
+
+def _size(name: str, low: int, high: int) -> Any:
+    def read(text: str | int) -> int:
+        try:
+            return int(parsed(Setting(name, "size", low, "", "", low, high), text, typed=False))
+        except Wrong as wrong:
+            raise typer.BadParameter(f"{wrong.wrong}; {wrong.change}") from None
+
+    return read
+
+
+Target = Annotated[
+    int,
+    typer.Option(
+        "--target",
+        metavar="SIZE",
+        parser=_size("target", MIB, 4 * GIB),
+        help="Size of the files that are written, about.",
+    ),
+]
 
 
 def register(app: typer.Typer) -> None:
     """Adds this module's commands to `headwater pipeline run`."""
+    app.command()(compact)
+    app.command()(erase)
+    app.command()(verify)
+    app.command()(usage)
+
+
+def compact(
+    target: Target = "128MiB",  # type: ignore[assignment]
+    min_files: Annotated[
+        int, typer.Option("--min-files", min=2, max=1_000, help="Leave fewer small files than this for later.")
+    ] = 4,
+    max_bytes: Annotated[
+        int,
+        typer.Option(
+            "--max",
+            metavar="SIZE",
+            parser=_size("max", MIB, 1024 * TIB),
+            help="Read at most so much; the next run goes on.",
+        ),
+    ] = "16GiB",  # type: ignore[assignment]
+    url: Url = URL_DEFAULT,
+    token: Token = None,
+    master: Master = None,
+) -> None:
+    """Turn many small files of the lake into few large ones.
+
+    Streams are read and written meanwhile as ever; rows that nobody has any
+    more are left behind. The old files go after the node's lake_grace_ms.
+    """
+
+    def job(spark, node, progress):
+        from headwater.spark.jobs.compact import compact as work
+
+        return work(spark, node, target_bytes=target, min_files=min_files, max_bytes=max_bytes, progress=progress)
+
+    run("compact", url, token, master, job)
+
+
+def erase(
+    stream: Annotated[
+        str | None,
+        typer.Option(
+            "--stream",
+            metavar="BUCKET/NAME",
+            help="Erase what this deleted stream has left, and print a receipt; otherwise all dead rows.",
+            show_default=False,
+        ),
+    ] = None,
+    delete: Annotated[bool, typer.Option("--delete", help="With --stream: delete the stream first.")] = False,
+    receipt: Annotated[
+        Path | None,
+        typer.Option("--receipt", metavar="FILE", help="With --stream: write the receipt there, too."),
+    ] = None,
+    dead_share: Annotated[
+        float | None,
+        typer.Option(
+            "--dead-share",
+            min=0.0,
+            max=0.99,
+            help="Rewrite only files of which more than this share of rows is dead, such as 0.2.",
+            show_default="0",
+        ),
+    ] = None,
+    max_bytes: Annotated[
+        int,
+        typer.Option(
+            "--max",
+            metavar="SIZE",
+            parser=_size("max", MIB, 1024 * TIB),
+            help="Read at most so much; the next run goes on. With --stream: without a bound.",
+        ),
+    ] = "64GiB",  # type: ignore[assignment]
+    target: Target = "128MiB",  # type: ignore[assignment]
+    url: Url = URL_DEFAULT,
+    token: Token = None,
+    master: Master = None,
+) -> None:
+    """Remove rows of deleted and expired streams, and of ranges that were trimmed.
+
+    Files that hold such rows are written anew without them. The old ones go
+    after the node's lake_grace_ms. With --stream the exit code is 1 when forks
+    still need some of its records.
+
+        headwater pipeline run erase --stream users/4711 --delete
+    """
+    if stream is None and (delete or receipt is not None):
+        raise typer.BadParameter(f"{'--delete' if delete else '--receipt'} is for one stream: name it with --stream")
+    if stream is not None and dead_share is not None:
+        raise typer.BadParameter("--dead-share and --stream exclude each other: of a stream every row is erased")
+    if receipt is not None and not receipt.absolute().parent.is_dir():
+        raise typer.BadParameter(f"there is no directory {printable(str(receipt.absolute().parent))} for the receipt")
+
+    def job(spark, node, progress):
+        from headwater.spark.jobs import erase as work
+
+        if stream is not None:
+            return work.erase_stream(spark, node, stream, delete=delete, target_bytes=target, progress=progress)
+        return work.erase(
+            spark,
+            node,
+            dead_share=dead_share or 0.0,
+            target_bytes=target,
+            max_bytes=max_bytes,
+            progress=progress,
+        )
+
+    summary = run("erase", url, token, master, job)
+    if receipt is not None:
+        receipt.write_text(json.dumps(summary, indent=2) + "\n")
+    if stream is not None and not summary["complete"]:
+        typer.echo(f"error: forks still need {summary['rows_kept_for_forks']} of its records", err=True)
+        typer.echo("  delete the forks, then run this again", err=True)
+        raise typer.Exit(1)
+
+
+def verify(
+    deep: Annotated[bool, typer.Option("--deep", help="Read payloads too: all of the lake.")] = False,
+    url: Url = URL_DEFAULT,
+    token: Token = None,
+    master: Master = None,
+) -> None:
+    """Check that streams, catalog, table, files and objects agree, while the node serves.
+
+    Exit code 1 and a line on standard error for each finding. A finding is
+    what is still wrong at a second look. What is in memory alone is counted,
+    not checked. `headwater lake verify` checks a stopped node without Spark.
+    """
+
+    def job(spark, node, progress):
+        from headwater.spark.jobs.verify import verify as work
+
+        return work(spark, node, deep=deep, progress=progress)
+
+    summary: dict[str, Any] = run("verify", url, token, master, job)
+    for finding in summary["findings"]:
+        typer.echo(printable(f"{finding['kind']}: {finding['subject']}: {finding['what']}"), err=True)
+    if summary["findings_count"]:
+        raise typer.Exit(1)
+
+
+def usage(
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "--output",
+            metavar="FILE",
+            help=f"Write the table of days there instead of printing it: {', '.join(OUTPUTS)}.",
+        ),
+    ] = None,
+    url: Url = URL_DEFAULT,
+    token: Token = None,
+    master: Master = None,
+) -> None:
+    """Add up records and bytes of each bucket by day, without reading payloads.
+
+    Days are those of the records' times, in UTC. Records that are in memory
+    alone are in a bucket's sums, and in no day yet.
+    """
+    if output is not None and not output.endswith(OUTPUTS):
+        raise typer.BadParameter(f"{printable(output)} ends with none of {', '.join(OUTPUTS)}")
+
+    def job(spark, node, progress):
+        from headwater.spark.jobs.usage import usage as work
+
+        return work(spark, node, output=output, progress=progress)
+
+    run("usage", url, token, master, job)

@@ -13,11 +13,21 @@ from headwater.config import Settings
 from headwater.doors.http import headers as parse
 from headwater.doors.http.connection import Exchange
 from headwater.engine.group import Group, Outcome
-from headwater.errors import BadBody, BadHeader, BodyTooLarge, Failure, MethodNotAllowed, row
+from headwater.errors import (
+    BadBody,
+    BadHeader,
+    BodyTooLarge,
+    BucketNotFound,
+    Failure,
+    MethodNotAllowed,
+    StreamNotFound,
+    row,
+)
 from headwater.model import json_mode, offsets
-from headwater.model.commands import Append, Producer
-from headwater.model.events import Appended
-from headwater.model.stream import Unchanged
+from headwater.model.commands import Append, Create, Producer
+from headwater.model.events import Appended, Created
+from headwater.model.names import DEFAULT_BUCKET, bucket_of
+from headwater.model.stream import NEVER_MS, Unchanged
 
 FRAMES_MAX = 512
 BATCH_BYTES_MAX = 32 * 1024 * 1024
@@ -41,6 +51,8 @@ class BulkEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     producer_seq: int | None = None
     stream_seq: str | None = None
     close: bool = False
+    create: bool = False
+    """The stream is made first, with `content_type`, when there is none."""
 
 
 _json_entries = msgspec.json.Decoder(list[BulkEntry]).decode
@@ -58,8 +70,10 @@ class _Gather:
     def waiter(self, index: int) -> _Entry:
         return _Entry(self, index)
 
-    def set(self, index: int, outcome: Outcome) -> None:
-        self._answers[index] = _told(outcome)
+    def set(self, index: int, outcome: Outcome, created: bool = False) -> None:
+        answer = self._answers[index] = _told(outcome)
+        if created:
+            answer["created"] = True
         self._left -= 1
         if not self._left:
             self._exchange.json(200, self._answers)
@@ -74,6 +88,44 @@ class _Entry:
 
     def resolve(self, outcome: Outcome) -> None:
         self._gather.set(self._index, outcome)
+
+
+class _Made:
+    """An entry that makes its stream: final when creation and append both are, whatever waits for less."""
+
+    __slots__ = ("_append", "_create", "_gather", "_index")
+
+    def __init__(self, gather: _Gather, index: int) -> None:
+        self._gather = gather
+        self._index = index
+        self._create: Outcome | None = None
+        self._append: Outcome | None = None
+
+    def created(self, outcome: Outcome) -> None:
+        self._create = outcome
+        self._settle()
+
+    def resolve(self, outcome: Outcome) -> None:
+        self._append = outcome
+        self._settle()
+
+    def _settle(self) -> None:
+        create, append = self._create, self._append
+        if create is None or append is None:
+            return
+        # A creation that was refused matters only if the append found no stream: otherwise somebody else made it.
+        told = create if isinstance(create, Failure) and isinstance(append, StreamNotFound) else append
+        self._gather.set(self._index, told, type(create) is Created)
+
+
+class _Creation:
+    __slots__ = ("_made",)
+
+    def __init__(self, made: _Made) -> None:
+        self._made = made
+
+    def resolve(self, outcome: Outcome) -> None:
+        self._made.created(outcome)
 
 
 def _told(outcome: Outcome) -> dict[str, object]:
@@ -136,10 +188,30 @@ class Batches:
             waiter = gather.waiter(index)
             try:
                 key, command = self._command(entry)
+                if entry.create and self._is_missing(entry, key):
+                    made = _Made(gather, index)
+                    self._group.submit(
+                        key, Create(key, entry.content_type or command.content_type, []), _Creation(made)
+                    )
+                    self._group.submit(key, command, made)
+                    continue
             except Failure as failure:
                 waiter.resolve(failure)
                 continue
             self._group.submit(key, command, waiter)
+
+    def _is_missing(self, entry: BulkEntry, key: str) -> bool:
+        """True when the stream has to be made, or may have to be. Raises BucketNotFound."""
+        shelf = self._group.shelf
+        stream = shelf.streams.get(key) or shelf.find(key)
+        if stream is not None and stream.deadline_ms == NEVER_MS:
+            return False
+        if entry.stream.startswith("/") and not entry.stream.startswith(parse.FLAT_PREFIX):
+            name = bucket_of(key)
+            bucket = shelf.bucket(name)
+            if (bucket is None or not bucket.exists) and name != DEFAULT_BUCKET:
+                raise BucketNotFound
+        return True
 
     def _command(self, entry: BulkEntry) -> tuple[str, Append]:
         settings = self._settings
@@ -186,12 +258,19 @@ def _records(entry: BulkEntry, media: str | None) -> list[bytes]:
         raise BadBody("an empty record cannot be appended")
     if found and media is None:
         raise BadBody("text and binary name their content_type")
-    if entry.records is not None or media == json_mode.JSON:
-        for record in found:
-            # In brackets, so that an array stays one message and two values do not pass as one.
-            if len(json_mode.messages(b"[" + record + b"]")) != 1:
-                raise BadBody("a record of a JSON stream is one JSON value")
+    if (entry.records is not None or media == json_mode.JSON) and found:
+        _check_json(found)
     return found
+
+
+def _check_json(records: list[bytes]) -> None:
+    """Each record is one JSON value. Raises BadBody.
+
+    All are read as one array. Its elements are compared with the records: "[1" and "2]" make an array of their own.
+    """
+    values = json_mode.messages(b"[" + b",".join(records) + b"]")
+    if values != records and [value.strip() for value in values] != [record.strip() for record in records]:
+        raise BadBody("a record of a JSON stream is one JSON value")
 
 
 def split_frames(body: bytes) -> list[bytes]:

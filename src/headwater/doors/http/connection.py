@@ -240,9 +240,13 @@ class Connection(asyncio.Protocol):
         if not keep_alive:
             self._linger(transport)
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | memoryview) -> None:
         if self._transport is not None and not self._closing:
             self._transport.write(data)
+
+    def after_others(self, act: Callable[[], None]) -> None:
+        """Has `act` called when whatever else is ready has had its turn."""
+        asyncio.get_running_loop().call_soon(act)
 
     def stream(self, streamer: Streamer) -> None:
         """Hands the connection to an answer that is written over time."""

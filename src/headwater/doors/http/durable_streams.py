@@ -12,7 +12,7 @@ from headwater.config import Settings
 from headwater.doors.http import headers as parse
 from headwater.doors.http import sse
 from headwater.doors.http.connection import Exchange
-from headwater.doors.http.live import SLICE_BYTES, BodyPump, LongPoll, SseFeed, body_parts
+from headwater.doors.http.live import SLICE_BYTES, LongPoll, ReadPump, SseFeed
 from headwater.doors.http.respond import Responder
 from headwater.engine.cold import Reads
 from headwater.engine.group import Group, Outcome
@@ -277,7 +277,7 @@ class DurableStreams:
         else:
             bytes_max = self._bytes_max(wanted.get("max_bytes"))
             act = self._or_fail(exchange, lambda part: self._catch_up(exchange, part, offset == NOW))
-            self._reads.read(stream, offset, bytes_max, act)
+            self._reads.read(stream, offset, bytes_max, act, joined=True)
 
     @staticmethod
     def _or_fail(exchange: Exchange, act: Callable[[Slice], None]) -> Callable[[Slice | Failure], None]:
@@ -326,13 +326,13 @@ class DurableStreams:
     def _send_body(self, exchange: Exchange, answer: list[tuple[str, str]], part: Slice) -> None:
         size = part.end - part.start
         if part.stream.is_json:
-            size += max(len(part.payloads) - 1, 0) + 2
+            size += max(part.count - 1, 0) + 2
         head = self._responder.head(200, answer, size, exchange.request.keep_alive)
         if size <= SLICE_BYTES:
             body = json_mode.array(part.payloads) if part.stream.is_json else b"".join(part.payloads)
             exchange.reply(head + body)
             return
-        BodyPump(exchange, head, body_parts(part.payloads, part.stream.is_json))
+        ReadPump(exchange, head, self._reads, part)
 
     def _cursor(self, theirs: str | None) -> int:
         jitter = 1 + self._rng.below(cursors.JITTER_INTERVALS_MAX) if theirs else 1
@@ -356,11 +356,11 @@ class DurableStreams:
                 return
             answer = self._or_fail(exchange, lambda part: self._answer_long_poll(exchange, part, cursor))
             try:
-                self._reads.read(stream, offset, bytes_max, answer)
+                self._reads.read(stream, offset, bytes_max, answer, joined=True)
             except Failure as refused:
                 exchange.fail(refused)
 
-        self._reads.read(stream, offset, bytes_max, self._or_fail(exchange, first))
+        self._reads.read(stream, offset, bytes_max, self._or_fail(exchange, first), joined=True)
 
     def _answer_long_poll(self, exchange: Exchange, part: Slice, cursor: str | None) -> None:
         answer = self._read_headers(part)

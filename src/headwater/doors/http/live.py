@@ -7,23 +7,28 @@ follower that falls behind is not written to, and catches up from the stream its
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from headwater.doors.http import sse
 from headwater.doors.http.connection import Exchange
 from headwater.engine.cold import Reads
 from headwater.engine.group import Group
 from headwater.engine.live import LiveStream
-from headwater.engine.reads import Slice
+from headwater.engine.reads import Data, Slice
 from headwater.errors import Failure, StreamNotFound
 
 SLICE_BYTES = 256 * 1024
+TURN_BYTES = 512 * 1024
+"""What one answer writes while others wait: a client that reads fast takes megabytes without a pause otherwise, at
+about a third of a millisecond each."""
+STALLED_TICKS = 10
+"""A client that takes nothing for so many ticks, about five seconds, has stalled."""
 
 
 class BodyPump:
     """A body that is too large for one write: goes out part by part as the socket takes it."""
 
-    def __init__(self, exchange: Exchange, head: bytes, parts: Iterator[bytes]) -> None:
+    def __init__(self, exchange: Exchange, head: bytes, parts: Iterator[Data]) -> None:
         self._exchange = exchange
         self._parts = parts
         exchange.connection.write(head)
@@ -47,7 +52,86 @@ class BodyPump:
     def lost(self) -> None: ...
 
 
-def body_parts(payloads: list[bytes], is_json: bool) -> Iterator[bytes]:
+class ReadPump:
+    """The body of a read. Who takes it holds its records; who stalls costs what the socket has buffered, no more.
+
+    A stalled client's records are let go of, and read again when the socket drains: what a read answered never changes.
+    When they cannot be read again the connection is cut: its client sees that the body is not whole.
+    """
+
+    def __init__(self, exchange: Exchange, head: bytes, reads: Reads, part: Slice) -> None:
+        self._exchange = exchange
+        self._reads = reads
+        self._stream, self._start, self._end = part.stream, part.start, part.end
+        self._parts: Iterator[Data] | None = body_parts(part.payloads, part.stream.is_json)
+        self._sent_bytes = 0
+        self._waits_turn = False
+        self._quiet_ticks = 0
+        self._again: list[Data] | None = None
+        """What has been read again so far, while that is under way."""
+        exchange.connection.write(head)
+        exchange.connection.stream(self)
+        self.drained()
+
+    def drained(self) -> None:
+        connection = self._exchange.connection
+        self._quiet_ticks = 0
+        if self._parts is None:
+            if self._again is None:
+                self._again = []
+                self._read_again(self._start)
+            return
+        turn_end = self._sent_bytes + TURN_BYTES
+        while not (connection.paused or self._waits_turn) and connection.streamer is self:
+            part = next(self._parts, None)
+            if part is None:
+                connection.finish(self._exchange)
+                return
+            connection.write(part)
+            self._sent_bytes += len(part)
+            if self._sent_bytes >= turn_end and not connection.paused:
+                self._waits_turn = True
+                connection.after_others(self._next_turn)
+
+    def _next_turn(self) -> None:
+        self._waits_turn = False
+        if not self._exchange.connection.paused and self._exchange.connection.streamer is self:
+            self.drained()
+
+    def tick(self, now_s: float) -> None:
+        self._quiet_ticks += 1
+        if self._quiet_ticks > STALLED_TICKS and self._exchange.connection.paused:
+            self._parts = None
+
+    def _read_again(self, offset: int) -> None:
+        try:
+            self._reads.read(self._stream, offset, self._end - offset, self._got, joined=True)
+        except Failure as failure:
+            self._got(failure)
+
+    def _got(self, part: Slice | Failure) -> None:
+        connection = self._exchange.connection
+        if connection.streamer is not self or self._again is None:
+            return
+        if isinstance(part, Failure) or part.end > self._end:
+            connection.abort()
+            return
+        self._again += part.payloads
+        if part.end < self._end:
+            self._read_again(part.end)
+            return
+        self._parts = _behind(body_parts(self._again, self._stream.is_json), self._sent_bytes)
+        self._again = None
+        self.drained()
+
+    def stop(self) -> None:
+        self._exchange.request.keep_alive = False
+
+    def lost(self) -> None:
+        self._parts = self._again = None
+
+
+def body_parts(payloads: Sequence[Data], is_json: bool) -> Iterator[Data]:
     """The body of a read in writes of about SLICE_BYTES."""
     at, count = 0, len(payloads)
     while at < count:
@@ -56,17 +140,35 @@ def body_parts(payloads: list[bytes], is_json: bool) -> Iterator[bytes]:
             size += len(payloads[at]) + 1
             at += 1
         part = payloads[first:at]
-        if is_json and size > 2 * SLICE_BYTES:
-            # One giant message among them: it is written as it is held, not copied once per reader.
+        if size > 2 * SLICE_BYTES:
+            # One that is large is among them: it is written as it is held, not copied once per reader.
             for index, payload in enumerate(part, first):
-                yield b"," if index else b"["
-                yield payload
-            if at == count:
+                if is_json:
+                    yield b"," if index else b"["
+                yield from _cut(payload)
+            if is_json and at == count:
                 yield b"]"
         elif is_json:
             yield (b"," if first else b"[") + b",".join(part) + (b"]" if at == count else b"")
         else:
             yield part[0] if len(part) == 1 else b"".join(part)
+
+
+def _cut(payload: Data) -> Iterator[Data]:
+    """A stretch from the lake in views of it, so that its row group is not held for longer than it takes to send it."""
+    if isinstance(payload, bytes):
+        yield payload
+    else:
+        for at in range(0, len(payload), SLICE_BYTES):
+            yield payload[at : at + SLICE_BYTES]
+
+
+def _behind(parts: Iterator[Data], sent_bytes: int) -> Iterator[Data]:
+    """What of the parts has not been sent."""
+    for part in parts:
+        if sent_bytes < len(part):
+            yield memoryview(part)[sent_bytes:] if sent_bytes else part
+        sent_bytes = max(0, sent_bytes - len(part))
 
 
 class LongPoll:
@@ -181,7 +283,7 @@ class SseFeed:
                 continue
             self._reading = self._pumping = True
             try:
-                self._reads.read(stream, self._offset, SLICE_BYTES, self._got)
+                self._reads.read(stream, self._offset, SLICE_BYTES, self._got, joined=True)
             except Failure as failure:
                 self._got(failure)
             self._pumping = False

@@ -1,13 +1,17 @@
 """What the data pipeline asks of a node: the records that are not in the lake yet, and a push to settle them.
 
-Owns `/__headwater/groups/{g}/feed`, `/__headwater/groups`, `/__headwater/flush/...` and `/__headwater/lake`, which
-says what the lake holds. Never reads records from it.
+Owns `/__headwater/groups/{g}/feed` and `/cut`, `/__headwater/groups`, `/__headwater/flush/...` and `/__headwater/lake`,
+which says what the lake holds. Never reads records from it.
 
 The feed answers with Arrow IPC, rows as in the lake, in the order of the log:
 
-    GET /__headwater/groups/0/feed?from=<position>&max_bytes=<n>
-    Headwater-Position: 81236          complete up to here: the next `from`
-    Headwater-Lake-Position: 70412     everything at or below this is in the lake
+    GET /__headwater/groups/0/feed?from=<position>&to=<position>&max_bytes=<n>
+    Headwater-Position: 81236            complete up to here: the next `from`
+    Headwater-Lake-Position: 70412       everything at or below this is in the lake
+    Headwater-Settled-Position: 70398    nothing behind this is in the lake
+
+Where the last is above the one before, a flush has taken some streams further than others: records behind `from` may be
+in the lake and not here. `cut` tells how far a number of records or bytes behind a position reaches.
 """
 
 from __future__ import annotations
@@ -18,14 +22,16 @@ from typing import Any
 
 from headwater.doors.http import headers as parse
 from headwater.doors.http.connection import Exchange
-from headwater.engine.feed import Batch, Feed
+from headwater.engine.feed import Batch
 from headwater.engine.flush import Flusher
 from headwater.engine.group import Group
+from headwater.engine.hot import walk
 from headwater.engine.signal import synced
 from headwater.errors import BadQuery, MethodNotAllowed, NoSuchRoute, OffsetGone
 
 FEED_BYTES_DEFAULT = 16 * 1024 * 1024
 FEED_BYTES_MAX = 64 * 1024 * 1024
+_FAR = 1 << 62
 ARROW = "application/vnd.apache.arrow.stream"
 
 Encode = Callable[[list[Batch], int], bytes]
@@ -41,6 +47,7 @@ class Pipeline:
         self._encode = encode
         self._describe = describe
         """Says what is in the lake. Runs in a worker thread."""
+        self._settled, self._settled_at = 0, -1
 
     def groups(self, exchange: Exchange, rest: bytes, query: bytes) -> None:
         """`/__headwater/groups` and what is below it."""
@@ -50,6 +57,9 @@ class Pipeline:
         elif rest == b"/0/feed":
             _only(exchange, b"GET")
             self._feed(exchange, query)
+        elif rest == b"/0/cut":
+            _only(exchange, b"GET")
+            self._cut(exchange, query)
         else:
             raise NoSuchRoute
 
@@ -64,39 +74,55 @@ class Pipeline:
         }
 
     def _feed(self, exchange: Exchange, query: bytes) -> None:
-        wanted = parse.query(query, ("from", "max_bytes"))
-        start = _number(wanted, "from", 0, 1 << 63)
+        wanted = parse.query(query, ("from", "to", "max_bytes"))
+        start, until = _number(wanted, "from", 0, _FAR), _number(wanted, "to", _FAR, _FAR)
         bytes_max = min(_number(wanted, "max_bytes", FEED_BYTES_DEFAULT, 1 << 40), FEED_BYTES_MAX)
-        group = self._group
-        lake_position = group.lake_position()
-        if start < lake_position:
-            # What lies between is in the lake: an answer without it would pass for the whole.
-            raise OffsetGone(lake_position)
-        feed = Feed(group, start, lambda key: True, lambda: None)
-        batches: list[Batch] = []
-        size = 0
-        complete = group.log.synced
-        try:
-            feed.include(iter(list(group.shelf.holding.values())))
-            for batch in feed.take():
-                batches.append(batch)
-                size += sum(map(len, batch.payloads)) + 64 * len(batch.payloads)
-                if size >= bytes_max:
-                    complete = batch.position
-                    break
-        finally:
-            feed.close()
-        exchange.run(self._answer_feed(exchange, batches, complete, lake_position))
+        exchange.run(self._answer_feed(exchange, start, until, bytes_max))
 
-    async def _answer_feed(self, exchange: Exchange, batches: list[Batch], complete: int, lake: int) -> None:
-        body = await asyncio.to_thread(self._encode, batches, 0)
+    def _cut(self, exchange: Exchange, query: bytes) -> None:
+        wanted = parse.query(query, ("from", "to", "max_rows", "max_bytes"))
+        start, until = _number(wanted, "from", 0, _FAR), _number(wanted, "to", _FAR, _FAR)
+        rows_max = _number(wanted, "max_rows", _FAR, _FAR)
+        bytes_max = _number(wanted, "max_bytes", _FAR, _FAR)
+        exchange.run(self._answer_cut(exchange, start, until, rows_max, bytes_max))
+
+    async def _answer_feed(self, exchange: Exchange, start: int, until: int, bytes_max: int) -> None:
+        self._check(start)
+        settled = self._settled_position()
+        walked = await walk(self._group, start, until, _FAR, bytes_max, payload_only=False)
+        body = await asyncio.to_thread(self._encode, walked.batches, 0)
         headers = [
             ("Content-Type", ARROW),
-            ("Headwater-Position", str(complete)),
-            ("Headwater-Lake-Position", str(lake)),
+            ("Headwater-Position", str(walked.position)),
+            ("Headwater-Lake-Position", str(walked.lake_position)),
+            ("Headwater-Settled-Position", str(settled)),
             ("Cache-Control", "no-store"),
         ]
         exchange.reply(exchange.responder.full(200, headers, body, exchange.request.keep_alive))
+
+    async def _answer_cut(self, exchange: Exchange, start: int, until: int, rows_max: int, bytes_max: int) -> None:
+        self._check(start)
+        walked = await walk(self._group, start, until, rows_max, bytes_max, payload_only=True)
+        facts = {"position": walked.position, "rows": walked.rows_count, "bytes": walked.payload_bytes}
+        exchange.json(200, facts)
+
+    def _check(self, start: int) -> None:
+        lake_position = self._group.lake_position()
+        if start < lake_position:
+            # What lies between is in the lake: an answer without it would pass for the whole.
+            raise OffsetGone(lake_position)
+
+    def _settled_position(self) -> int:
+        """Nothing behind it is in the lake. Costs a look at every file's name, once after each flush."""
+        group = self._group
+        lake_position = group.lake_position()
+        if lake_position != self._settled_at:
+            # Every flush moves the lake's position, and a file is named by that of its newest record.
+            names = group.catalog.files() | set(group.shelf.new_files)
+            found = [name.rpartition("/")[2].partition("-")[0] for name in names]
+            self._settled = max((int(digits) for digits in found if digits.isdigit()), default=0)
+            self._settled_at = lake_position
+        return self._settled
 
     def lake(self, exchange: Exchange, rest: bytes, query: bytes) -> None:
         """`GET /__headwater/lake`: files, rows and bytes of the lake, as of the last checkpoint."""

@@ -121,8 +121,9 @@ class Routes:
                 raise NoSuchRoute
 
     def _stream(self, exchange: Exchange, key: str, query: bytes, target: bytes | None) -> None:
-        if target is not None:
-            # Writers repeat their targets: the decoded and checked key is kept. Overflow: all are forgotten.
+        if target is not None and exchange.request.method != b"PUT":
+            # Writers repeat their targets: the decoded and checked key is kept. Overflow: all are forgotten. Creations
+            # are not repeated: a node that takes a million of them has no use for their names.
             if len(self._keys) >= _KEYS_MAX:
                 self._keys.clear()
             self._keys[target] = key

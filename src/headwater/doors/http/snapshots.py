@@ -23,6 +23,7 @@ from headwater.errors import (
     MethodNotAllowed,
     SnapshotInUse,
     SnapshotNotFound,
+    row,
 )
 from headwater.model import offsets
 from headwater.model.commands import PublishSnapshot
@@ -99,8 +100,8 @@ class Snapshots:
             )
 
         def refused_or(exchange: Exchange, outcome: Outcome) -> None:
+            discard_refused(self._group, command, outcome)
             if isinstance(outcome, Failure):
-                self._group.shelf.discard_blob(command.blob, 0)
                 exchange.fail(outcome)
             else:
                 published(outcome)
@@ -164,7 +165,7 @@ class Snapshots:
             yield first + body
             at, payloads = 0, part.payloads
             while at < len(payloads):
-                gathered: list[bytes] = []
+                gathered: list[bytes | memoryview] = []
                 held = 0
                 while at < len(payloads) and held < SLICE_BYTES:
                     gathered += (between, payloads[at])
@@ -183,6 +184,12 @@ class Snapshots:
             exchange.reply(head)
         else:
             BodyPump(exchange, head, parts)
+
+
+def discard_refused(group: Group, command: PublishSnapshot, outcome: Outcome) -> None:
+    """A refused snapshot leaves no blob behind, unless its reference may be found in the log after a restart."""
+    if isinstance(outcome, Failure) and row(outcome).no_effect:
+        group.shelf.discard_blob(command.blob, 0)
 
 
 def _part_head(boundary: str, content_type: str, first: bool) -> bytes:

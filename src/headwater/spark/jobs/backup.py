@@ -1,0 +1,255 @@
+"""`backup`: one consistent cut of a node, copied elsewhere while the node serves.
+
+Owns the order: hold, catalog and log, proof that a node starts from them, objects, manifest. Never calls something a
+backup that is not whole: the manifest comes last, and what is there without one is only a start for the next run.
+
+Objects of the lake never change, so one that an earlier backup in the same place vouches for is not copied again.
+"""
+
+from __future__ import annotations
+
+import secrets
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headwater import __version__
+from headwater.lake.store import ObjectStore, StoreError, probe
+from headwater.spark import vault
+from headwater.spark.moving import Wanted, move
+from headwater.spark.node import Node, NodeError, NodeRefused
+from headwater.spark.objects import Place, place_of
+from headwater.spark.proof import prove
+from headwater.spark.runs import JobRefused, Progress, silent
+from headwater.spark.vault import BACKUPS, FORMAT, OBJECTS, Document, Item, Manifest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+HOLD_MS = 3_600_000
+FETCH_BYTES = 16 << 20
+PART_BYTES = 64 << 20
+MANIFESTS_READ = 5
+TOLD_MAX = 10
+"""Problems named one by one."""
+
+
+def backup(
+    spark: SparkSession, node: Node, *, to: Place | str, hold_ms: int = HOLD_MS, progress: Progress = silent
+) -> dict[str, object]:
+    """Everything that the node had acknowledged when this began is in the backup. Raises JobRefused, NodeError.
+
+    `hold_ms` is how long the node keeps what is being copied after it last heard of this job.
+    """
+    target = Place(to) if isinstance(to, str) else to
+    store = _opened(target)
+    known = _known(store)
+    began_ms = time.time_ns() // 1_000_000
+    with held(node, hold_ms) as facts, tempfile.TemporaryDirectory(prefix="headwater-backup-") as folder:
+        lake = place_of(facts["lake"])
+        _require_apart(lake, target)
+        data = Path(folder)
+        _fetch(node, facts, data, progress)
+        proof = prove(data)
+        if proof.contents.position != facts["position"]:
+            raise JobRefused(f"the copy ends at {proof.contents.position}, not at {facts['position']}")
+        wanted = _wanted(lake, [*facts["files"], *facts["blobs"]])
+        missing = ({*proof.files, *proof.blobs}) - {one.key for one in wanted}
+        if missing:
+            raise JobRefused(f"the node did not name {some(sorted(missing))}, which the copy needs")
+        there = {stored.key: stored.size_bytes for stored in store.list(OBJECTS)}
+        items = [
+            item
+            for one in wanted
+            if (item := known.get(one.key)) is not None and item.bytes == one.bytes == there.get(f"{OBJECTS}/{one.key}")
+        ]
+        kept = {item.key for item in items}
+        news = [one for one in wanted if one.key not in kept]
+        moved = move(spark, news, lake, "", target, f"{OBJECTS}/", progress)
+        problems = [one.problem for one in moved if one.problem is not None]
+        if problems:
+            raise JobRefused(
+                f"the lake {lake.url} is not whole: {some(problems)}", "look at it with: headwater pipeline run verify"
+            )
+        items += [Item(one.key, one.bytes, one.digest) for one in moved]
+        _require_there(store, items)
+        name = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(began_ms / 1_000))}-{secrets.token_hex(4)}"
+        documents = [_put(store, name, data, path) for path in _documents(facts)]
+        manifest = Manifest(
+            FORMAT,
+            name,
+            began_ms,
+            __version__,
+            facts["groups"],
+            proof.contents,
+            proof.files,
+            documents,
+            sorted(items, key=lambda item: item.key),
+        )
+        _part(node, facts, "")
+        vault.write(store, manifest)
+    return {
+        "backup": name,
+        "to": store.uri,
+        "position": proof.contents.position,
+        "streams": proof.contents.streams,
+        "records": proof.contents.records,
+        "objects": len(items),
+        "objects_copied": len(moved),
+        "bytes": manifest.size_bytes,
+        "bytes_copied": sum(one.bytes for one in moved) + sum(part.bytes for one in documents for part in one.parts),
+    }
+
+
+@contextmanager
+def held(node: Node, hold_ms: int) -> Iterator[dict[str, Any]]:
+    """A hold on the node, renewed while the block runs. Raises JobRefused, NodeError."""
+    try:
+        facts = node.json("POST", "/__headwater/backup", {"hold_ms": hold_ms}, repeat=False)
+    except NodeRefused as refused:
+        if refused.status in (400, 404):
+            why = str(refused).rpartition(": ")[2]
+            raise JobRefused(f"the node at {node.url} makes no backup: {why}", "name a node with --data") from None
+        raise
+    over = threading.Event()
+    path = f"/__headwater/backup/{facts['id']}"
+
+    def renew() -> None:
+        while not over.wait(hold_ms / 4_000):
+            with suppress(NodeError):  # whoever reads the parts hears of it too
+                node.call("GET", path)
+
+    renewing = threading.Thread(target=renew, daemon=True, name="headwater-hold")
+    renewing.start()
+    try:
+        if facts["groups"] != 1:
+            raise JobRefused(f"the node has {facts['groups']} groups; this version backs up nodes with one")
+        yield facts
+    finally:
+        over.set()
+        renewing.join()
+        with suppress(NodeError):
+            node.call("DELETE", path, repeat=True)
+
+
+def _part(node: Node, facts: dict[str, Any], rest: str) -> bytes:
+    """Something of what is held. Raises JobRefused when it is not any more: gc may have taken what was left to copy."""
+    try:
+        return node.call("GET", f"/__headwater/backup/{facts['id']}{rest}").body
+    except NodeRefused as refused:
+        if refused.status != 404:
+            raise
+        raise JobRefused(
+            "the node let go of the backup before it was done: it was restarted, or nobody asked for too long",
+            "run it again",
+        ) from refused
+
+
+def _opened(target: Place) -> ObjectStore:
+    if target.url == "memory:":
+        raise JobRefused("memory: keeps nothing", "name a directory or s3://bucket/prefix")
+    try:
+        store = target.store()
+        probe(store, secrets.token_hex(8))
+    except StoreError as error:
+        raise JobRefused(f"nothing can be written to {target.url}: {error.reason}") from error
+    return store
+
+
+def _require_apart(lake: Place, target: Place) -> None:
+    inner, outer = target.store().uri.rstrip("/") + "/", lake.store().uri.rstrip("/") + "/"
+    if inner.startswith(outer) or outer.startswith(inner):
+        raise JobRefused(
+            f"{target.url} and the lake {lake.url} are in one place", "name another one: both would be lost at once"
+        )
+
+
+def _known(store: ObjectStore) -> dict[str, Item]:
+    """What the last backups vouch for. One that cannot be read vouches for nothing."""
+    found: dict[str, Item] = {}
+    for name in vault.names(store)[-MANIFESTS_READ:]:
+        with suppress(vault.Damaged, JobRefused):
+            found.update((item.key, item) for item in vault.read(store, name).objects)
+    return found
+
+
+def _documents(facts: dict[str, Any]) -> list[str]:
+    """Files of the data directory, by their path in it."""
+    return ["catalog.db", *(f"wal/0/{file['position']:020d}.wal" for file in facts["log_files"])]
+
+
+def _fetch(node: Node, facts: dict[str, Any], data: Path, progress: Progress) -> None:
+    """Catalog and log, as files of a data directory."""
+    (data / "wal" / "0").mkdir(parents=True)
+    total = facts["catalog_bytes"] + facts["log_bytes"]
+    done = 0
+
+    def get(what: str, path: Path, start: int, size: int) -> None:
+        nonlocal done
+        with path.open("wb") as out:
+            while size:
+                query = f"from={start}&size={min(size, FETCH_BYTES)}"
+                body = _part(node, facts, f"/{what}?{query}")
+                if not body:
+                    raise JobRefused(f"the node's copy of its {what} ends early")
+                out.write(body)
+                start, size, done = start + len(body), size - len(body), done + len(body)
+                progress("catalog and log", done, total)
+
+    catalog, *logs = [data / path for path in _documents(facts)]
+    get("catalog", catalog, 0, facts["catalog_bytes"])
+    at = 0
+    for path, file in zip(logs, facts["log_files"], strict=True):
+        get("log", path, at, file["bytes"])
+        at += file["bytes"]
+
+
+def _wanted(lake: Place, keys: list[str]) -> list[Wanted]:
+    try:
+        store = lake.store()
+        folders = {key.partition("/")[0] for key in keys}
+        sizes = {stored.key: stored.size_bytes for folder in folders for stored in store.list(folder)}
+    except StoreError as error:
+        raise JobRefused(
+            f"the lake cannot be reached from here: {error.reason}",
+            "run the job where the lake's directory is, or with the credentials of its bucket in the environment",
+        ) from error
+    missing = [key for key in keys if key not in sizes]
+    if missing:
+        raise JobRefused(
+            f"the lake {lake.url} as it is seen from here lacks {some(missing)}",
+            "run the job where the lake is; if it is here: headwater pipeline run verify",
+        )
+    return [Wanted(key, sizes[key], None) for key in keys]
+
+
+def _require_there(store: ObjectStore, items: list[Item]) -> None:
+    """Executors elsewhere may have written to a directory of their own."""
+    sizes = {stored.key: stored.size_bytes for stored in store.list(OBJECTS)}
+    lost = [item.key for item in items if sizes.get(f"{OBJECTS}/{item.key}") != item.bytes]
+    if lost:
+        raise JobRefused(
+            f"{store.uri} does not hold {some(lost)} after they were copied there",
+            "name a place that every Spark executor and this machine share",
+        )
+
+
+def _put(store: ObjectStore, name: str, data: Path, path: str) -> Document:
+    parts: list[Item] = []
+    with (data / path).open("rb") as file:
+        while (body := file.read(PART_BYTES)) or not parts:
+            key = f"{BACKUPS}/{name}/{path}.{len(parts):06d}"
+            store.put(key, body)
+            parts.append(Item(key, len(body), vault.digest(body)))
+            if len(body) < PART_BYTES:
+                break
+    return Document(path, parts)
+
+
+def some(names: list[str]) -> str:
+    shown = ", ".join(names[:TOLD_MAX])
+    return shown if len(names) <= TOLD_MAX else f"{shown} and {len(names) - TOLD_MAX} more"

@@ -1,0 +1,338 @@
+"""`derive`: typed tables from JSON streams, in one go or from micro-batch to micro-batch, each record once.
+
+Owns a table's life: who derives it, how far that one is, what happens to its columns. Never parses a record twice, and
+never loses one: what does not fit is in the quarantine table with the reason.
+
+    source -> parse once -> executors write parts of both tables -> the driver commits each with the batch's number
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections import Counter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from headwater.spark import typed
+from headwater.spark.failures import cause
+from headwater.spark.node import Node
+from headwater.spark.objects import Place
+from headwater.spark.parts import Output, Part, write_parts
+from headwater.spark.runs import JobRefused, Progress, silent
+from headwater.spark.tables import DerivedTable, compact
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+POLL_S = 0.5
+BATCH_BYTES = 1 << 30
+"""Of the lake's files, in one micro-batch, unless the source's options say otherwise."""
+COMPACT_EVERY_COUNT = 50
+QUERY_ID = "sql.streaming.queryId"
+BATCH_APP = "batch"
+_LIMITS = ("maxbytespertrigger", "maxoffsetspertrigger")
+_STREAMING = (*_LIMITS, "startingoffsets", "startingtimestamp", "failondataloss")
+
+
+def derive(
+    spark: SparkSession,
+    node: Node,
+    *,
+    target: str | Place,
+    source: Mapping[str, str] | None = None,
+    schema: str | None = None,
+    quarantine: str | Place | None = None,
+    checkpoint: str | None = None,
+    batch: bool = False,
+    overwrite: bool = False,
+    continuous: bool = False,
+    interval: str = "5 seconds",
+    day_from: str | None = None,
+    any_content_type: bool = False,
+    sample_rows: int = typed.SAMPLE_ROWS,
+    progress: Progress = silent,
+) -> dict[str, object]:
+    """Brings the table up to where the node is, or (`continuous`) goes on until it is interrupted. Raises JobRefused.
+
+    Without a schema the table's own is used, and for a new table one is inferred, which then stays. `batch` computes
+    the whole table anew and replaces it in one step; `overwrite` begins a table that exists anew.
+    """
+    if batch and continuous:
+        raise JobRefused("a table that is computed in one go is not followed", "leave out batch, or continuous")
+    job = Derivation(
+        spark,
+        node,
+        _place(target),
+        source or {},
+        schema,
+        None if quarantine is None else _place(quarantine),
+        checkpoint,
+        day_from,
+        any_content_type,
+        sample_rows,
+        overwrite,
+    )
+    if batch:
+        return job.whole()
+    query = job.start({"processingTime": interval} if continuous else {"availableNow": True})
+    follow([query], progress, job.counts)
+    if not continuous:
+        job.tidy()
+    return job.summary(query)
+
+
+def _place(given: str | Place) -> Place:
+    return given if isinstance(given, Place) else Place(given)
+
+
+class Derivation:
+    """One table in the making. Raises JobRefused when it is made, before anything has changed."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        node: Node,
+        target: Place,
+        source: Mapping[str, str],
+        schema: str | None,
+        quarantine: Place | None,
+        checkpoint: str | None,
+        day_from: str | None = None,
+        any_content_type: bool = False,
+        sample_rows: int = typed.SAMPLE_ROWS,
+        overwrite: bool = False,
+    ) -> None:
+        self._spark, self._node = spark, node
+        self._options = {"url": node.url, **credentials(node), **source}
+        self._any_content_type = any_content_type
+        self._day_from = day_from
+        self.table = DerivedTable(target)
+        beside = target._replace(url=f"{target.url.rstrip('/')}_quarantine")
+        self.quarantine = DerivedTable(quarantine or beside)
+        self._checkpoint_given = checkpoint
+        self._overwrite = overwrite
+        self.counts: Counter[str] = Counter()
+        self.owner = self.table.owner()
+        self._refuse_strangers()
+        self.inferred = False
+        if schema is not None:
+            self.schema = typed.parse_schema(schema)
+        elif self.owner is not None and not (overwrite and self.owner["inferred"]):
+            self.schema = typed.parse_schema(self.owner["schema"])
+            self.inferred = self.owner["inferred"]
+        else:
+            self.schema = typed.infer(spark, self.rows(streaming=False), sample_rows)
+            self.inferred = True
+        typed.check_day(self.schema, day_from)
+        self.columns: pa.Schema = typed.table_schema(self.schema)
+
+    def rows(self, streaming: bool) -> DataFrame:
+        """The records as the source gives them."""
+        lower = {name.lower(): value for name, value in self._options.items()}
+        if streaming:
+            defaults = {"startingoffsets": "earliest"} if "startingtimestamp" not in lower else {}
+            if not any(name in lower for name in _LIMITS):
+                defaults["maxbytespertrigger"] = str(BATCH_BYTES)
+            read: Any = self._spark.readStream.options(**(defaults | lower))
+        else:
+            read = self._spark.read.options(**{name: lower[name] for name in lower if name not in _STREAMING})
+        rows = read.format("headwater").schema(typed.READ).load()
+        return rows.drop("content_type") if self._any_content_type else typed.only_json(rows)
+
+    # ---- in one go ------------------------------------------------------------------------------------------------
+
+    def whole(self) -> dict[str, object]:
+        """Everything there is replaces everything there was, in one step for each of the two tables."""
+        if self.owner is not None and self.owner["app"] != BATCH_APP and not self._overwrite:
+            raise JobRefused(
+                f"the table at {self.table.place.url} is derived from batch to batch",
+                "go on with that, or replace it for good with --overwrite",
+            )
+        owner = self._owner(None, BATCH_APP, False)
+        outputs = [Output(self.table.place, self.columns, typed.PARTITION_BY), self._unfit_output()]
+        parts = self._parts(self.rows(streaming=False), outputs, self.columns)
+        number = time.time_ns() // 1_000_000
+        app = f"{BATCH_APP}-{secrets.token_hex(8)}"
+        self.table.own(owner)
+        self.quarantine.own({"quarantine_of": self.table.place.url})
+        self._count(parts[0], self.table.replace(parts[0], app, number, self.columns, typed.PARTITION_BY), "rows")
+        done = self.quarantine.replace(parts[1], app, number, typed.QUARANTINE, typed.PARTITION_BY)
+        self._count(parts[1], done, "quarantined")
+        return self.summary(None)
+
+    # ---- from batch to batch --------------------------------------------------------------------------------------
+
+    def start(self, trigger: Mapping[str, Any]) -> StreamingQuery:
+        owner = self._begin()
+        write = self.rows(streaming=True).writeStream.foreachBatch(
+            lambda frame, number: self._batch(frame, number, owner)
+        )
+        from pyspark.errors import PySparkException
+
+        try:
+            return write.option("checkpointLocation", owner["checkpoint"]).trigger(**trigger).start()
+        except PySparkException as error:
+            raise JobRefused(cause(error)) from error
+
+    def _begin(self) -> dict[str, Any]:
+        """Both tables are there with the right columns, and it is written down who derives them."""
+        base = self._checkpoint_given
+        anew = self.owner is None or self._overwrite
+        if base is None and anew:
+            if not self.table.place.is_local:
+                raise JobRefused(
+                    f"nothing says where to remember how far {self.table.place.url} is",
+                    "name a place that Spark can write with --checkpoint, such as a directory",
+                )
+            base = f"{self.table.place.store().uri}/_headwater/checkpoint"
+        if self.owner is None or anew:
+            # A folder of its own: an older one, if there is any, belongs to rows that go.
+            place = f"{str(base).rstrip('/')}/{secrets.token_hex(8)}"
+            owner = self._owner(place, None, self.table.exists())
+        else:
+            owner = {**self.owner, "schema": self.schema.json(), "inferred": self.inferred}
+            self._check_checkpoint(owner, base)
+        if not owner["replace"] or (owner["app"] is not None and self.table.done(owner["app"]) is not None):
+            self.table.ensure(self.columns, typed.PARTITION_BY)
+        self.quarantine.ensure(typed.QUARANTINE, typed.PARTITION_BY)
+        self.quarantine.own({"quarantine_of": self.table.place.url})
+        self.table.own(owner)
+        return owner
+
+    def _owner(self, checkpoint: str | None, app: str | None, replace: bool) -> dict[str, Any]:
+        return {
+            "checkpoint": checkpoint,
+            "app": app,
+            "replace": replace,
+            "schema": self.schema.json(),
+            "inferred": self.inferred,
+        }
+
+    def _check_checkpoint(self, owner: dict[str, Any], base: str | None) -> None:
+        kept = owner["checkpoint"]
+        if kept is None:
+            raise JobRefused(
+                f"the table at {self.table.place.url} was derived in one go, and nothing says how far that was",
+                "derive it in one go again with --batch, or begin it anew with --overwrite",
+            )
+        if base is not None and not kept.startswith(f"{base.rstrip('/')}/"):
+            raise JobRefused(
+                f"the table at {self.table.place.url} goes by the checkpoint {kept}",
+                "leave out --checkpoint, or begin the table anew with --overwrite",
+            )
+        if owner["app"] is not None and checkpoint_id(self._spark, kept) != owner["app"]:
+            raise JobRefused(
+                f"the checkpoint {kept} is gone, or another one: nothing else says how far the table is",
+                "bring it back, or begin the table anew with --overwrite",
+            )
+
+    def _batch(self, frame: DataFrame, number: int, owner: dict[str, Any]) -> None:
+        app = frame.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
+        if not app:
+            raise JobRefused(
+                f"this Spark does not tell which query a batch belongs to ({QUERY_ID})", "use pyspark 4.2 up"
+            )
+        if owner["app"] is None:
+            owner["app"] = app
+            self.table.own(owner)
+        tables = (self.table, self.quarantine)
+        done = [table.done(app) for table in tables]
+        if all(batch is not None and batch >= number for batch in done):
+            self.counts["batches_known"] += 1
+            return
+        replace = owner["replace"] and number == 0
+        columns = self.columns if replace else self.table.schema
+        outputs = [Output(self.table.place, columns, typed.PARTITION_BY), self._unfit_output()]
+        fitting, unfit = self._parts(frame, outputs, columns)
+        if replace:
+            added = self.table.replace(fitting, app, number, columns, typed.PARTITION_BY)
+            set_aside = self.quarantine.replace(unfit, app, number, typed.QUARANTINE, typed.PARTITION_BY)
+        else:
+            added = self.table.append(fitting, app, number)
+            set_aside = self.quarantine.append(unfit, app, number)
+        self._count(fitting, added, "rows")
+        self._count(unfit, set_aside, "quarantined")
+        self.counts["batches"] += 1
+        if self.counts["batches"] % COMPACT_EVERY_COUNT == 0:
+            self.tidy()
+
+    def _unfit_output(self) -> Output:
+        return Output(self.quarantine.place, typed.QUARANTINE, typed.PARTITION_BY)
+
+    def _parts(self, rows: DataFrame, outputs: list[Output], columns: pa.Schema) -> tuple[list[Part], list[Part]]:
+        found = write_parts(
+            typed.parsed(rows, self.schema, self._day_from), outputs, typed.Router(self.schema, columns)
+        )
+        return [part for part in found if part.output == 0], [part for part in found if part.output == 1]
+
+    def _count(self, parts: list[Part], added: bool, what: str) -> None:
+        if added:
+            self.counts[what] += sum(part.row_count for part in parts)
+            self.counts["files"] += len(parts)
+
+    # ---- afterwards -----------------------------------------------------------------------------------------------
+
+    def tidy(self) -> None:
+        for table in (self.table, self.quarantine):
+            self.counts["files_compacted"] += compact(self._spark, table)
+
+    def summary(self, query: StreamingQuery | None) -> dict[str, object]:
+        names = ("rows", "quarantined", "batches", "batches_known", "files", "files_compacted")
+        return {
+            "table": self.table.place.url,
+            **{name: self.counts[name] for name in names if query is not None or not name.startswith("batches")},
+            "version": self.table.version,
+            "quarantine": self.quarantine.place.url,
+            "schema_inferred": self.inferred,
+            **({} if query is None else {"query": str(query.id)}),
+        }
+
+    def _refuse_strangers(self) -> None:
+        if self.owner is None and self.table.exists():
+            raise JobRefused(f"the table at {self.table.place.url} is not one of ours", "name another place")
+        set_aside = self.quarantine.owner()
+        if set_aside is None and self.quarantine.exists():
+            raise JobRefused(f"the table at {self.quarantine.place.url} is not one of ours", "name another place")
+        if set_aside is not None and set_aside.get("quarantine_of") != self.table.place.url:
+            raise JobRefused(
+                f"the table at {self.quarantine.place.url} is not the quarantine of {self.table.place.url}",
+                "name another place with --quarantine",
+            )
+
+
+def credentials(node: Node) -> dict[str, str]:
+    """What a read needs beside the node's address."""
+    token = node.__reduce__()[1][1]
+    return {} if token is None else {"token": token}
+
+
+def checkpoint_id(spark: SparkSession, checkpoint: str) -> str | None:
+    """The id of the query that a checkpoint belongs to; None when there is no checkpoint."""
+    from pyspark.errors import PySparkException
+
+    try:
+        rows = spark.read.json(f"{checkpoint}/metadata").collect()
+    except PySparkException:
+        return None
+    return rows[0]["id"] if rows and "id" in rows[0].asDict() else None
+
+
+def follow(queries: list[StreamingQuery], progress: Progress, counts: Mapping[str, int]) -> None:
+    """Waits until all queries have ended, or stops them when one fails or the user interrupts. Raises JobRefused."""
+    from pyspark.errors import PySparkException
+
+    try:
+        waiting = list(queries)
+        while waiting:
+            waiting = [query for query in waiting if not query.awaitTermination(POLL_S)]
+            progress("rows", counts["rows"], None)
+    except KeyboardInterrupt:
+        pass
+    except PySparkException as error:
+        raise JobRefused(cause(error)) from error
+    finally:
+        for query in queries:
+            query.stop()

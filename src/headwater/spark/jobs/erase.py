@@ -1,0 +1,289 @@
+"""`erase`: rows that no stream has any more leave the files they are in; for one stream also with a receipt.
+
+Owns which files are rewritten, and the proof that none of the lake's files holds a row of an erased stream. Never
+deletes a stream unless it was told to, and never an object: gc does, after its grace period.
+
+A row is dead when its stream was deleted or has expired, or when the range of records it settled in was let go of. A
+compaction that read a file before its rows died cannot bring them back: its swap is refused once the file is gone, or
+else its new file is found here at the next look.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headwater.lake.gc import DATA, SNAPSHOTS
+from headwater.lake.store import LakeDamaged, ObjectMissing
+from headwater.spark import rewrite as files
+from headwater.spark.lakefile import LakeFile, extents_of
+from headwater.spark.node import Node, NodeRefused
+from headwater.spark.objects import Place
+from headwater.spark.rewrite import Changed, File, Listing, Swapped, counted, listed, over_files, summed, told, watching
+from headwater.spark.runs import JobRefused, Progress, silent
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from pyspark.sql import SparkSession
+
+MAX_BYTES = 64 << 30
+_HELD = "path string, incarnation long, rows long, live_rows long"
+
+
+def erase(
+    spark: SparkSession,
+    node: Node,
+    *,
+    dead_share: float = 0.0,
+    target_bytes: int = files.TARGET_BYTES,
+    max_bytes: int = MAX_BYTES,
+    progress: Progress = silent,
+) -> dict[str, object]:
+    """Rewrites files, up to `max_bytes`, of which more than `dead_share` of the rows are dead. Raises JobRefused."""
+    if not 0 <= dead_share < 1:
+        raise JobRefused(f"{dead_share} is no share of a file's rows", "name one from 0 up to, but not, 1")
+    swaps: list[Swapped] = []
+    rest_bytes, conflicts = max_bytes, 0
+    listing = listed(node)
+    # What dies meanwhile in other files is the next run's: on a busy node this one would never end.
+    known = {file.path for file in listing.files}
+    while True:
+        found = [file for file in listing.files if file.rows - file.live_rows > dead_share * file.rows]
+        chosen = _some([file for file in found if file.path in known], min(files.SWAP_BYTES_MAX, rest_bytes))
+        if not chosen:
+            break
+        progress("bytes", max_bytes - rest_bytes, max_bytes - rest_bytes + sum(file.bytes for file in chosen))
+        try:
+            swaps.append(files.rewrite(spark, node, listing, chosen, target_bytes, progress))
+            rest_bytes -= sum(file.bytes for file in chosen)
+            listing = listed(node)
+        except Changed as changed:
+            conflicts = counted(conflicts, changed)
+            listing = listed(node)
+            known = {file.path for file in listing.files}  # rows that were dead may have moved
+    summary: dict[str, object] = {
+        **summed(swaps),
+        "conflicts": conflicts,
+        "files": len(listing.files),
+        "files_with_dead_rows": len(found),
+        "rows_dead": sum(file.rows - file.live_rows for file in listing.files),
+    }
+    if not swaps:
+        summary["nothing_to_do"] = True
+    return summary
+
+
+def erase_stream(
+    spark: SparkSession,
+    node: Node,
+    stream: str,
+    *,
+    delete: bool = False,
+    target_bytes: int = files.TARGET_BYTES,
+    progress: Progress = silent,
+) -> dict[str, object]:
+    """Rewrites every file that holds dead rows of the stream `bucket/name`, whichever incarnation; returns a receipt.
+
+    The stream is deleted already, or `delete` says to do it. Raises JobRefused when it exists and nobody said so.
+    `complete` is False when forks of it still need some of its records.
+    """
+    bucket, _, name = stream.partition("/")
+    if not bucket or not name:
+        raise JobRefused(f"{stream!r} names no stream", "write it as bucket/name, with _default for a name without one")
+    listed(node)  # refuses before anything is deleted
+    # What is in memory alone settles first, so that the log can let go of it too.
+    node.flush()
+    incarnation = _delete(node, stream, delete)
+    # And a flush that was under way when it was deleted is over now.
+    node.flush()
+    swaps: list[Swapped] = []
+    conflicts = rows_erased = 0
+    while True:
+        listing = listed(node)
+        held = holdings(spark, node, listing, listing.files, bucket, name, progress)
+        dead = {one.path for one in held if one.rows > one.live_rows}
+        chosen = _some([file for file in listing.files if file.path in dead], files.SWAP_BYTES_MAX)
+        if not chosen:
+            break
+        try:
+            swaps.append(files.rewrite(spark, node, listing, chosen, target_bytes, progress))
+            paths = {file.path for file in chosen}
+            rows_erased += sum(one.rows - one.live_rows for one in held if one.path in paths)
+        except Changed as changed:
+            conflicts = counted(conflicts, changed)
+    kept_rows = sum(one.live_rows for one in held)
+    waiting = holdings(spark, node, listing, _unlisted(listing), bucket, name, progress)
+    removed = {file.path for swapped in swaps for file in swapped.removed}
+    incarnations = {one.incarnation for one in (*held, *waiting)} | (
+        {incarnation} if incarnation is not None else set()
+    )
+    store = listing.place.store()
+    objects = sorted({one.path for one in waiting})
+    objects += sorted(
+        stored.key for number in sorted(incarnations) for stored in store.list(f"{SNAPSHOTS}/{number}") if not kept_rows
+    )
+    receipt: dict[str, object] = {
+        "stream": stream,
+        "incarnations": sorted(incarnations),
+        "deleted": incarnation is not None,
+        "complete": not kept_rows,
+        "rows_erased": rows_erased,
+        "rows_waiting_for_gc": sum(one.rows for one in waiting),
+        "rows_kept_for_forks": kept_rows,
+        "files_looked_at": len(listing.files),
+        "files_rewritten": len(removed),
+        "swaps": [
+            {"removed": [file.path for file in swapped.removed], "added": [path for path, _, _ in swapped.added]}
+            for swapped in swaps
+        ],
+        "conflicts": conflicts,
+        "erased_ms": time.time_ns() // 1_000_000,
+        "objects_waiting_for_gc": objects,
+        "statement": _statement(stream, bool(kept_rows), bool(objects)),
+    }
+    return receipt
+
+
+def _statement(stream: str, kept: bool, waiting: bool) -> str:
+    said = [f"No file of the lake's table that has records of any stream holds a record of {stream}."]
+    if kept:
+        said = [
+            f"Forks of {stream} share records with it, which stay until the forks are deleted and this is run again."
+        ]
+    if waiting:
+        said.append(
+            "The objects named here still hold some, and nothing refers to them: the node's gc deletes each one "
+            "lake_grace_ms after it saw that, at the latest lake_gc_interval_ms later."
+        )
+    said.append(
+        "The name may stand in the table's log for a day. The node's own log is cut at its checkpoints. "
+        "Backups made before hold what they held."
+    )
+    return " ".join(said)
+
+
+def _delete(node: Node, stream: str, delete: bool) -> int | None:
+    """Which incarnation is deleted by this call; None when there was none."""
+    path = node.stream_path(stream)
+    try:
+        head = node.call("HEAD", path)
+    except NodeRefused as refused:
+        if refused.status in (404, 410):
+            return None
+        raise
+    if not delete:
+        raise JobRefused(
+            f"the stream {stream} exists",
+            "delete it first, or say --delete; without --stream, rows of earlier streams of that name go too",
+        )
+    node.call("DELETE", path, repeat=False)
+    number = head.headers.get("etag", "").strip('"').partition(":")[0]
+    return int(number) if number.isdigit() else None
+
+
+def _some(found: Sequence[File], bytes_max: int) -> list[File]:
+    """As many as one swap takes, those with neighbouring positions together; the first whatever its size."""
+    chosen: list[File] = []
+    size = rows = 0
+    for file in sorted(found, key=lambda file: (file.position_max, file.path)):
+        size, rows = size + file.bytes, rows + file.rows
+        full = size > bytes_max or rows > files.SWAP_ROWS_MAX or len(chosen) == files.SWAP_FILES_MAX
+        if full and (chosen or bytes_max < files.SWAP_BYTES_MAX):
+            break
+        chosen.append(file)
+    return chosen
+
+
+# ---- where a stream's rows are -----------------------------------------------------------------------------------
+
+
+class Held(NamedTuple):
+    path: str
+    incarnation: int
+    rows: int
+    live_rows: int
+
+
+def holdings(
+    spark: SparkSession,
+    node: Node,
+    listing: Listing,
+    some: Sequence[File],
+    bucket: str,
+    name: str,
+    progress: Progress = silent,
+) -> list[Held]:
+    """How many rows of a stream each file has, by looking into them: the catalog is not believed."""
+    if not some:
+        return []
+    known = frozenset(file.path for file in listing.files)
+    work = partial(_holdings, node, listing.place, known, bucket, name)
+    with watching(spark, progress, "tasks"), told("erase"):
+        return [Held(*row) for row in over_files(spark, some, work, _HELD).collect()]
+
+
+def _holdings(
+    node: Node, place: Place, known: Collection[str], bucket: str, name: str, some: list[File]
+) -> Iterator[pa.RecordBatch]:
+    store = place.store()
+    for listed_file in some:
+        try:
+            file = LakeFile(store, listed_file.path)
+            counts = _rows_of(file, bucket, name)
+        except (ObjectMissing, LakeDamaged):
+            if listed_file.path in known:
+                raise
+            continue  # gone since it was listed, or never a file of the lake
+        if not counts:
+            continue
+        live = dict.fromkeys(counts, 0)
+        if listed_file.path in known:
+            for _, extents in extents_of(node, [(file.path, file.row_count)]):
+                for number in live:
+                    mine = extents.filter(pc.equal(extents["incarnation"], number))
+                    live[number] = pc.sum(mine["row_count"]).as_py() or 0
+        yield pa.RecordBatch.from_pydict(
+            {
+                "path": [file.path] * len(counts),
+                "incarnation": list(counts),
+                "rows": list(counts.values()),
+                "live_rows": [live[number] for number in counts],
+            }
+        )
+
+
+def _rows_of(file: LakeFile, bucket: str, name: str) -> dict[int, int]:
+    counts: dict[int, int] = {}
+    groups = [
+        number
+        for number in range(file.footer.num_row_groups)
+        if _may_hold(file, number, "bucket", bucket) and _may_hold(file, number, "stream", name)
+    ]
+    for _, rows in file.rows(["bucket", "stream", "incarnation"], groups):
+        mine = rows.filter(pc.and_(pc.equal(rows["bucket"], bucket), pc.equal(rows["stream"], name)))
+        for one in mine["incarnation"].value_counts().to_pylist():
+            counts[one["values"]] = counts.get(one["values"], 0) + one["counts"]
+    return counts
+
+
+def _may_hold(file: LakeFile, number: int, column: str, value: str) -> bool:
+    group: Any = file.footer.row_group(number)
+    known = group.column(file.footer.schema.names.index(column)).statistics
+    # Of a long name the statistics may be missing; they are never cut short.
+    return known is None or not known.has_min_max or known.min <= value <= known.max
+
+
+def _unlisted(listing: Listing) -> list[File]:
+    """Objects that no stream has records in."""
+    known = {file.path for file in listing.files}
+    return [
+        File(stored.key, stored.size_bytes, 0, 0, 0, 0, stored.modified_ms)
+        for stored in listing.place.store().list(DATA)
+        if stored.key not in known and stored.key.endswith(".parquet")
+    ]

@@ -1,0 +1,154 @@
+"""The lake read by Spark itself: `read_lake`, a batch read at the JVM's speed where Spark can reach the files.
+
+Owns the split of a read into files that Spark reads alone, and the rest: files with rows that no longer count, and
+what is not in the lake yet. Never returns other rows than `format("headwater")` does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from headwater.lake.layout import SCHEMA
+from headwater.model.glob import MANY, ONE, parse
+from headwater.model.names import DEFAULT_BUCKET
+from headwater.spark import options as asked
+from headwater.spark.node import Node
+from headwater.spark.objects import Place
+from headwater.spark.options import Options
+from headwater.spark.ranges import Piece, Range
+from headwater.spark.reading import Task, Work, rows_of
+from headwater.spark.rows import KINDS, Shape, schema_of, stored
+from headwater.spark.runs import RUNS_BUCKET
+from headwater.spark.selection import Selection
+from headwater.spark.source import plan_batch
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+_SPARK_TYPES = {"string": "string", "int64": "bigint", "int32": "int", "binary": "binary"}
+_STORED = ", ".join(f"`{field.name}` {_SPARK_TYPES[str(field.type)]}" for field in SCHEMA)
+_S3A = "org.apache.hadoop.fs.s3a.S3AFileSystem"
+
+
+def read_lake(spark: SparkSession, node: Node | str, **given: str) -> DataFrame:
+    """The rows that `format("headwater")` returns with these options (by the same names), for one pass or many.
+
+    It is planned when it is called: the frame is the same rows whenever it is used, as long as the lake's grace period
+    lasts. Raises BadOptions, DataLoss, NodeError or StoreError.
+    """
+    named = {"url": node} if isinstance(node, str) else {}
+    options = asked.for_batch({"url": node.url, **given} if isinstance(node, Node) else {**named, **given})
+    if isinstance(node, Node):
+        options = options._replace(node=node)
+    schema = schema_of(options.with_headers)
+    planned = plan_batch(options, stored(schema))
+    root = _root(spark, planned.work.place)
+    paths: list[str] = []
+    tasks: list[Task] = []
+    bounded: Range | None = None
+    for task in planned.tasks:
+        rest: list[Piece] = []
+        for piece in task.pieces:
+            if root is None or piece.live is not None:
+                rest.append(piece)
+            elif piece.part == 0:  # the other shares of a file are read with the first
+                paths.append(f"{root}/{piece.file.path}")
+                bounded = bounded if piece.file.within(task.wanted) else task.wanted
+        if rest or task.hot is not None:
+            tasks.append(task._replace(pieces=rest, whole=None if len(rest) < len(task.pieces) else task.whole))
+    frames = []
+    if paths:
+        frames.append(_native(spark, paths, bounded, planned.work, options))
+    if tasks or not frames:
+        frames.append(_through_python(spark, planned.work, tasks, options))
+    return reduce(lambda one, other: one.unionByName(other), frames)
+
+
+def _root(spark: SparkSession, place: Place | None) -> str | None:
+    """What the lake's paths begin with for Spark's own reader; None when it cannot read there."""
+    if place is None:
+        return None
+    if place.is_local:
+        return "file://" + place.url.removeprefix("file://").rstrip("/")
+    if place.url.startswith("s3://") and _has_s3a(spark):
+        return "s3a://" + place.url.removeprefix("s3://").rstrip("/")
+    return None
+
+
+def _has_s3a(spark: SparkSession) -> bool:
+    """Whether the jars for S3 are there. Spark Connect has no JVM to ask: then they are taken not to be."""
+    try:
+        jvm: Any = spark.sparkContext._jvm
+        jvm.java.lang.Class.forName(_S3A)
+    except Exception:
+        return False
+    return True
+
+
+def _native(spark: SparkSession, paths: list[str], bounded: Range | None, work: Work, options: Options) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    # With a schema Spark does not open a file to find one.
+    frame = spark.read.schema(_STORED).parquet(*paths)
+    if bounded is not None:
+        frame = frame.where((F.col("position") > bounded.after) & (F.col("position") <= bounded.until))
+    wanted = _wanted(work.selection)
+    if wanted is not None:
+        frame = frame.where(wanted)
+    if work.trims is not None:
+        rows = [(int(sid), int(earliest)) for sid, earliest in zip(*work.trims, strict=True)]
+        gone = F.broadcast(spark.createDataFrame(rows, "trimmed bigint, earliest bigint"))
+        trimmed = (F.col("incarnation") == F.col("trimmed")) & (F.col("offset") < F.col("earliest"))
+        frame = frame.join(gone, trimmed, "left_anti")
+    names = schema_of(options.with_headers).fieldNames()
+    shown = {name: F.col(f"`{name}`") for name in KINDS if name != "timestamp"}
+    shown["timestamp"] = F.timestamp_millis(F.col("ts_ms")).alias("timestamp")
+    return frame.select(*(shown[name] for name in names))
+
+
+def _wanted(selection: Selection) -> Column | None:
+    """The choice of streams as Spark says it."""
+    from pyspark.sql import functions as F
+
+    bucket, stream = F.col("bucket"), F.col("stream")
+    if selection.streams is not None:
+        by_bucket: dict[str, list[str]] = {}
+        for name, one in sorted(selection.streams):
+            by_bucket.setdefault(name, []).append(one)
+        parts = [(bucket == name) & stream.isin(names) for name, names in by_bucket.items()]
+        return reduce(lambda one, other: one | other, parts)
+    if selection.bucket is not None:
+        return bucket == selection.bucket
+    if selection.pattern is not None:
+        plain = (bucket == DEFAULT_BUCKET) & (F.instr(stream, "/") == 0)
+        path = F.when(plain, stream).otherwise(F.concat(bucket, F.lit("/"), stream))
+        matched = F.concat(F.lit("/"), path).rlike(rf"\A{expression(selection.pattern)}\z")
+        own = selection.pattern.partition("/")[0] == RUNS_BUCKET
+        return matched if own else matched & (bucket != RUNS_BUCKET)
+    return bucket != RUNS_BUCKET
+
+
+def expression(pattern: str) -> str:
+    """The pattern as a regular expression, for Java's and Python's alike, over a path with a slash before it."""
+    kinds = {ONE: "/[^/]*", MANY: "(?:/[^/]*)*"}
+    return "".join(kinds[part] if isinstance(part, int) else "/" + re.escape(part) for part in parse(pattern))
+
+
+def _through_python(spark: SparkSession, work: Work, tasks: list[Task], options: Options) -> DataFrame:
+    """The rest, a task for each part: the parts travel with the function, and a row's number says which is whose."""
+    schema = schema_of(options.with_headers)
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        shape = Shape(schema)
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                for rows in rows_of(work, tasks[number]):
+                    yield from shape.batches(rows)
+
+    count = max(len(tasks), 1)
+    return spark.range(0, len(tasks), 1, count).mapInArrow(read, schema)

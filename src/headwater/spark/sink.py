@@ -1,0 +1,437 @@
+"""The sink: rows of a frame, batch or streaming, onto streams, exactly once (`format("headwater")`).
+
+Owns its options, the columns it takes, and under which name and number a batch is written. Never repartitions a frame
+by itself: a data source cannot; `to_streams` and `start_stream` do.
+
+    streaming   Producer-Id spark-{queryId}, Producer-Epoch epochBase + batchId, Producer-Seq chunk of (stream, batch)
+    batch       Producer-Id made on the driver, or producerId; Producer-Epoch epochBase
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from headwater.errors import BadName
+from headwater.model.names import bucket_of, flat_key, stream_of
+from headwater.spark.chunks import KIND, PAYLOAD, STREAM, BadRows, Chunk, chunks_of_sorted, sorted_rows
+from headwater.spark.node import Node
+from headwater.spark.options import NAME_BYTES_MAX, parse
+from headwater.spark.selection import Selection
+from headwater.spark.sending import PATIENCE_S, Identity, Sender, SinkFailed
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.streaming import StreamingQuery
+
+BATCH_PROPERTY = "streaming.sql.batchId"
+QUERY_PROPERTY = "sql.streaming.queryId"
+EPOCH_MAX = (1 << 53) - 1
+HASHES_MAX = 131_072
+"""How many streams of a task are compared with other tasks' one by one; of more, those with the lowest hashes."""
+
+OPTIONS = ("url", "token", "producerId", "epochBase", "contentType", "createStreams", "orderBy")
+OPTIONS_OF_JOBS = ("presorted", "reportFile", "notInto")
+OPTIONS_OF_SPARK = ("path", "checkpointLocation", "queryName")
+"""What Spark hands on of its own."""
+_TEXTS = ("string", "varchar", "char")
+_UNORDERED = ("array", "map", "struct", "variant")
+SOURCE_ORDER = ("group", "position", "seq")
+"""What orders rows that come from this product's source, when nothing else is said."""
+
+
+class Options(NamedTuple):
+    url: str
+    token: str | None
+    producer_id: str | None
+    epoch_base: int
+    content_type: str | None
+    create_streams: bool
+    order_by: tuple[str, ...]
+    presorted: bool
+    """Rows come sorted by stream and in order already: nothing is gathered in memory. `to_streams` sorts like that."""
+    report_file: str | None
+    """A file on the driver's machine that a line of JSON is added to with every commit."""
+    not_into: Selection | None
+    """What the rows were read from: writing there would go round in circles."""
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> Options:
+        """Raises SinkFailed."""
+        found = {name.lower(): value for name, value in given.items()}
+        known = {name.lower() for name in (*OPTIONS, *OPTIONS_OF_JOBS, *OPTIONS_OF_SPARK)}
+        if unknown := sorted(name for name in given if name.lower() not in known):
+            raise SinkFailed(f"there is no option {', '.join(unknown)} for writing: there are {', '.join(OPTIONS)}")
+        url = found.get("url")
+        if not url:
+            raise SinkFailed("the option url is missing: name the node, such as http://127.0.0.1:4437")
+        epoch = found.get("epochbase", "0")
+        if not (epoch.isascii() and epoch.isdigit() and int(epoch) <= EPOCH_MAX):
+            raise SinkFailed(f"epochBase is a whole number from 0, not {epoch!r}")
+        return cls(
+            url,
+            found.get("token"),
+            found.get("producerid") or None,
+            int(epoch),
+            found.get("contenttype") or None,
+            _flag(found, "createstreams", True),
+            tuple(name.strip() for name in found.get("orderby", "").split(",") if name.strip()),
+            _flag(found, "presorted", False),
+            found.get("reportfile"),
+            parse({"url": url, **json.loads(found["notinto"])}).selection if "notinto" in found else None,
+        )
+
+
+class Columns(NamedTuple):
+    """Where the parts of a row are found in the frame."""
+
+    bucket: str | None
+    stream: str
+    payload: str
+    content_type: str | None
+    content_type_default: str
+    order: tuple[str, ...]
+
+    @classmethod
+    def of(cls, schema: Any, options: Options) -> Columns:
+        """`schema`: the frame's. Raises SinkFailed when it cannot be written."""
+        types = {field.name: field.dataType.simpleString() for field in schema.fields}
+        has = f"the frame has {', '.join(types) or 'no columns'}"
+        if "stream" not in types:
+            raise SinkFailed(f"a column `stream` is missing: it names the stream as bucket/name; {has}")
+        payload = next((name for name in ("payload", "value") if name in types), None)
+        if payload is None:
+            raise SinkFailed(f"a column `payload` (or `value`) is missing: it holds the record; {has}")
+        bucket = "bucket" if "bucket" in types else None
+        kind = KIND if options.content_type is None and KIND in types else None
+        for name in (bucket, "stream", kind):
+            if name is not None and not types[name].startswith(_TEXTS):
+                raise SinkFailed(f"the column `{name}` is a string, not {types[name]}")
+        if types[payload] != "binary" and not types[payload].startswith(_TEXTS):
+            raise SinkFailed(
+                f"the column `{payload}` is binary or string, not {types[payload]}: "
+                "make it text first, with to_json(…) or cast(… as string)"
+            )
+        order = options.order_by
+        if not order and "position" in types and "seq" in types:
+            order = tuple(name for name in SOURCE_ORDER if name in types)
+        for name in order:
+            if name not in types:
+                raise SinkFailed(f"orderBy names the column `{name}`, and there is none; {has}")
+            if types[name].startswith(_UNORDERED):
+                raise SinkFailed(f"orderBy names the column `{name}`, and a value of type {types[name]} has no order")
+        is_text = types[payload] != "binary"
+        default = options.content_type or ("text/plain" if is_text else "application/octet-stream")
+        return cls(bucket, "stream", payload, kind, default, order)
+
+    def pick(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Stream, content type, payload, and what orders rows. Raises BadRows for one that cannot be written."""
+        streams = batch.column(self.stream).cast(pa.string())
+        _no_null(streams, self.stream)
+        if self.bucket is not None:
+            buckets = batch.column(self.bucket).cast(pa.string())
+            _no_null(buckets, self.bucket)
+            streams = pc.binary_join_element_wise(buckets, streams, "/")
+        payload = batch.column(self.payload).cast(pa.binary())
+        _no_null(payload, self.payload, streams)
+        empty = pc.index(pc.binary_length(payload), 0).as_py()
+        if empty >= 0:
+            raise BadRows(f"`{self.payload}` is empty in a row for {streams[empty].as_py()!r}: leave such rows out")
+        if self.content_type is None:
+            kinds = pa.repeat(pa.scalar(self.content_type_default), batch.num_rows)
+        else:
+            kinds = batch.column(self.content_type).cast(pa.string()).fill_null(self.content_type_default)
+        order = [batch.column(name) for name in self.order]
+        names = [STREAM, KIND, PAYLOAD, *(f"order{index}" for index in range(len(order)))]
+        return pa.RecordBatch.from_arrays([streams, kinds, payload, *order], names)
+
+
+class Written(WriterCommitMessage):
+    """What a task tells the driver. Small, however many streams it wrote to."""
+
+    def __init__(self, partition: int, sender: Sender, streams: list[int]) -> None:
+        self.partition = partition
+        self.rows, self.rows_known = sender.rows, sender.rows_known
+        self.chunks, self.chunks_known = sender.chunks, sender.chunks_known
+        self.streams_count = len(streams)
+        kept = sorted(streams)[:HASHES_MAX]
+        self.complete = len(kept) == len(streams)
+        self.hashes = np.array(kept, dtype=np.uint64).tobytes()
+
+
+class _Writing:
+    """What both writers do. Pickled to the executors."""
+
+    def __init__(self, columns: Columns, options: Options) -> None:
+        self._columns = columns
+        self._options = options
+
+    def _write(self, batches: Iterator[pa.RecordBatch], identity: Identity, partition: int) -> Written:
+        options = self._options
+        sender = Sender(Node(options.url, options.token, PATIENCE_S), identity, options.create_streams)
+        streams: list[int] = []
+
+        def counted(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+            for chunk in chunks:
+                if chunk.seq == 0:
+                    self._check(chunk.stream)
+                    streams.append(xxhash.xxh3_64_intdigest(chunk.stream.encode()))
+                yield chunk
+
+        picked = (self._columns.pick(batch) for batch in batches)
+        try:
+            sender.send(counted(chunks_of_sorted(picked if options.presorted else sorted_rows(picked))))
+        except BadRows as bad:
+            raise SinkFailed(str(bad)) from None
+        return Written(partition, sender, streams)
+
+    def _check(self, stream: str) -> None:
+        read = self._options.not_into
+        if read is None:
+            return
+        try:
+            key = flat_key(stream, NAME_BYTES_MAX)
+        except BadName as bad:
+            raise SinkFailed(f"{stream!r} is not the name of a stream: {bad.message()}") from None
+        if read.takes(bucket_of(key), stream_of(key)):
+            raise SinkFailed(
+                f"{stream!r} is among the streams that are read: its records would come round again. "
+                "Write into another bucket, or narrow what is read"
+            )
+
+    def _commit(self, messages: Sequence[Written | None], what: dict[str, object]) -> None:
+        written = [message for message in messages if message is not None]
+        shared = shared_streams(written)
+        if shared:
+            raise SinkFailed(
+                f"rows of {shared} streams came from more than one partition, so some of them were taken for "
+                "repetitions and are not written. Write with to_streams or start_stream of headwater.spark.sink, or "
+                "repartition by the stream before; then write anew, with another producerId"
+            )
+        if self._options.report_file is not None:
+            names = ("rows", "rows_known", "chunks", "chunks_known", "streams_count")
+            sums = {name: sum(getattr(message, name) for message in written) for name in names}
+            _report(self._options.report_file, {**what, **sums})
+
+
+class BatchWriter(_Writing, DataSourceArrowWriter):
+    def __init__(self, columns: Columns, options: Options) -> None:
+        super().__init__(columns, options)
+        # Made here, on the driver: every attempt of every task has the same.
+        self._identity = Identity(options.producer_id or f"spark-write-{uuid.uuid4()}", options.epoch_base)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        context = TaskContext.get()
+        return self._write(iterator, self._identity, -1 if context is None else context.partitionId())
+
+    def commit(self, messages: list[Written | None]) -> None:
+        self._commit(messages, {"producer_id": self._identity.producer_id, "epoch": self._identity.epoch})
+
+    def abort(self, messages: list[Written | None]) -> None:
+        """Nothing to undo: what was appended stays, and the same write again finds it there."""
+
+
+class StreamWriter(_Writing, DataSourceStreamArrowWriter):
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        context = TaskContext.get()
+        batch = None if context is None else context.getLocalProperty(BATCH_PROPERTY)
+        query = None if context is None else context.getLocalProperty(QUERY_PROPERTY)
+        if context is None or batch is None or not batch.isdigit() or not query:
+            raise SinkFailed(
+                f"this Spark does not tell its tasks which batch they write ({BATCH_PROPERTY}={batch!r}, "
+                f"{QUERY_PROPERTY}={query!r}), and without that nothing can be written exactly once: use pyspark 4.2 "
+                "to 4.3, or foreachBatch with to_streams, producer_id and epoch_base"
+            )
+        options = self._options
+        identity = Identity(options.producer_id or f"spark-{query}", options.epoch_base + int(batch))
+        return self._write(iterator, identity, context.partitionId())
+
+    def commit(self, messages: list[Written | None], batchId: int) -> None:
+        self._commit(messages, {"batch": batchId})
+
+    def abort(self, messages: list[Written | None], batchId: int) -> None:
+        """Nothing to undo: the batch comes again, and what is there already is known by its numbers."""
+
+
+def writer(schema: Any, overwrite: bool, options: Mapping[str, str]) -> BatchWriter:
+    """What `DefaultSource.writer` returns. Raises SinkFailed."""
+    if overwrite:
+        raise SinkFailed('a stream is only ever appended to: write with mode("append"), or delete the stream first')
+    parsed = Options.of(options)
+    return BatchWriter(Columns.of(schema, parsed), parsed)
+
+
+def stream_writer(schema: Any, overwrite: bool, options: Mapping[str, str]) -> StreamWriter:
+    """What `DefaultSource.streamWriter` returns. Raises SinkFailed."""
+    if overwrite:
+        raise SinkFailed('a stream is only ever appended to: use outputMode("append") or outputMode("update")')
+    parsed = Options.of(options)
+    return StreamWriter(Columns.of(schema, parsed), parsed)
+
+
+def to_streams(
+    frame: DataFrame,
+    node: Node,
+    *,
+    stream: str | Column = "stream",
+    payload: str | Column | None = None,
+    content_type: str | None = None,
+    order_by: Sequence[str | Column] = (),
+    create_streams: bool = True,
+    producer_id: str | None = None,
+    epoch_base: int = 0,
+    partitions: int | None = None,
+    report_file: str | None = None,
+) -> None:
+    """Writes a frame onto streams: each row a record of the stream that the expression `stream` names.
+
+    `payload` is an expression too; without one it is the column `payload`, or else `value`. Records of one write stand
+    in a stream by `order_by`, then by payload. With a `producer_id` the same frame may be written again and again;
+    without one a second call appends a second time. Raises what Spark raises.
+    """
+    shaped = _shaped(frame, stream, payload, order_by, partitions)
+    order = [name for name in shaped.columns if name.startswith("order")]
+    ready = shaped.sortWithinPartitions("stream", *order, "payload")
+    options = _options(node, content_type, order, create_streams, producer_id, epoch_base, report_file)
+    ready.write.format("headwater").mode("append").options(**options, presorted="true").save()
+
+
+def start_stream(
+    frame: DataFrame,
+    node: Node,
+    checkpoint: str,
+    *,
+    stream: str | Column = "stream",
+    payload: str | Column | None = None,
+    content_type: str | None = None,
+    order_by: Sequence[str | Column] = (),
+    create_streams: bool = True,
+    producer_id: str | None = None,
+    epoch_base: int = 0,
+    partitions: int | None = None,
+    report_file: str | None = None,
+    not_into: Mapping[str, str] | None = None,
+    trigger: Mapping[str, Any] | None = None,
+    query_name: str | None = None,
+) -> StreamingQuery:
+    """The same for a streaming frame: starts a query that writes every batch exactly once.
+
+    `trigger` is what `DataStreamWriter.trigger` takes. Rows that come from this product's source are ordered as they
+    were appended, unless `order_by` says otherwise. `not_into`: options of a read whose streams must not be written to.
+    """
+    shaped = _shaped(frame, stream, payload, order_by, partitions)
+    order = [name for name in shaped.columns if name.startswith("order")]
+    options = _options(node, content_type, order, create_streams, producer_id, epoch_base, report_file)
+    query = shaped.writeStream.format("headwater").outputMode("append").options(**options)
+    query = query.option("checkpointLocation", checkpoint)
+    if not_into:
+        query = query.option("notInto", json.dumps(dict(not_into)))
+    if query_name is not None:
+        query = query.queryName(query_name)
+    if trigger:
+        query = query.trigger(**trigger)
+    return query.start()
+
+
+def shared_streams(written: Sequence[Written]) -> int:
+    """How many streams were written by more than one task: all of them, or of very many those that are compared."""
+    hashes = [np.frombuffer(message.hashes, dtype=np.uint64) for message in written]
+    # Where a task told only its lowest hashes, nothing is known of those above.
+    known = [int(found[-1]) for found, message in zip(hashes, written, strict=True) if not message.complete]
+    together = np.concatenate(hashes) if hashes else np.array([], dtype=np.uint64)
+    if known:
+        together = together[together <= np.uint64(min(known))]
+    _, counts = np.unique(together, return_counts=True)
+    return int((counts > 1).sum())
+
+
+def _shaped(
+    frame: DataFrame,
+    stream: str | Column,
+    payload: str | Column | None,
+    order_by: Sequence[str | Column],
+    partitions: int | None,
+) -> DataFrame:
+    """The columns that the sink takes, with all rows of a stream in one partition."""
+    from pyspark.sql import functions as F
+
+    def column(given: str | Column) -> Column:
+        return F.expr(given) if isinstance(given, str) else given
+
+    # A thread of one's own has no active session, and Spark finds sources in Python only through one: this sets it.
+    frame.sparkSession.createDataFrame([], "n int")
+    if payload is None:
+        payload = F.col("payload" if "payload" in frame.columns else "value")
+    if not order_by and "position" in frame.columns and "seq" in frame.columns:
+        order_by = [F.col(f"`{name}`") for name in SOURCE_ORDER if name in frame.columns]
+    order = [column(given).alias(f"order{index}") for index, given in enumerate(order_by)]
+    kinds = [F.col(KIND)] if KIND in frame.columns else []
+    shaped = frame.select(column(stream).alias("stream"), column(payload).alias("payload"), *kinds, *order)
+    if partitions is None:
+        # Each partition costs a worker's start per batch: as many as can run at once, not 200.
+        partitions = max(1, _parallelism(frame))
+    return shaped.repartition(partitions, "stream")
+
+
+def _parallelism(frame: DataFrame) -> int:
+    spark = frame.sparkSession
+    try:
+        return int(spark.sparkContext.defaultParallelism)
+    except Exception:  # Spark Connect has no context to ask
+        return int(spark.conf.get("spark.sql.shuffle.partitions", "8") or 8)
+
+
+def _options(
+    node: Node,
+    content_type: str | None,
+    order: Sequence[str],
+    create_streams: bool,
+    producer_id: str | None,
+    epoch_base: int,
+    report_file: str | None,
+) -> dict[str, str]:
+    _, token, _ = node.__reduce__()[1]
+    found = {
+        "url": node.url,
+        "token": token,
+        "contentType": content_type,
+        "orderBy": ",".join(order) or None,
+        "createStreams": "true" if create_streams else "false",
+        "producerId": producer_id,
+        "epochBase": str(epoch_base),
+        "reportFile": report_file,
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _flag(found: Mapping[str, str], name: str, default: bool) -> bool:
+    value = found.get(name, str(default)).lower()
+    if value not in ("true", "false"):
+        known = {option.lower(): option for option in (*OPTIONS, *OPTIONS_OF_JOBS)}
+        raise SinkFailed(f"{known[name]} is true or false, not {value!r}")
+    return value == "true"
+
+
+def _no_null(column: pa.Array, name: str, streams: pa.Array | None = None) -> None:
+    if column.null_count:
+        row = pc.index(column.is_null(), True).as_py()
+        where = "a row" if streams is None else f"a row for {streams[row].as_py()!r}"
+        raise BadRows(f"`{name}` is null in {where}: leave such rows out")
+
+
+def _report(file: str, facts: dict[str, object]) -> None:
+    try:
+        with open(os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "a") as out:
+            out.write(json.dumps(facts) + "\n")
+    except OSError:
+        pass  # what was written matters more; with a driver elsewhere nobody reads it

@@ -1,0 +1,70 @@
+"""The batch read of `format("headwater")`: what Spark plans with and what its tasks run.
+
+Owns the meeting with Spark's batch API. Never plans or reads itself: `planning` and `reading` do.
+
+Filters are not pushed down. Spark (4.3) keeps what was planned for one query's filters with the frame, and runs other
+queries of that frame on it: `frame.where(a).union(frame.where(b))` would lose rows of one or the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from headwater.spark import options as asked
+from headwater.spark.options import EARLIEST, Options
+from headwater.spark.planning import Plan, first_position, head_of, judge, last_position, plan, plan_table
+from headwater.spark.ranges import Range
+from headwater.spark.reading import Task, Work, rows_of
+from headwater.spark.rows import Shape, check, stored
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+
+class Partition(InputPartition):
+    """Everything a task needs: executors know nothing else of the read."""
+
+    def __init__(self, work: Work, task: Task) -> None:
+        self.work, self.task = work, task
+
+
+def partitions_of(planned: Plan) -> list[InputPartition]:
+    return [Partition(planned.work, task) for task in planned.tasks]
+
+
+def batches_of(partition: InputPartition, schema: StructType) -> Iterator[pa.RecordBatch]:
+    if isinstance(partition, Partition):  # Spark makes up a partition of its own where there is none
+        shape = Shape(schema)
+        for rows in rows_of(partition.work, partition.task):
+            yield from shape.batches(rows)
+
+
+def plan_batch(options: Options, columns: list[str]) -> Plan:
+    """Everything from the read's start to where the node is now, or where it is to end. Raises DataLoss."""
+    if options.node is None:
+        return plan_table(options, columns)
+    node = options.node
+    start = first_position(options, node, EARLIEST)
+    planned = plan(options, node, Range(start, last_position(options, head_of(node))), columns)
+    if isinstance(options.starting, int) and options.starting > 0:
+        judge(planned.losses, options.selection, start, options.fail_on_loss)
+    return planned
+
+
+class Reader(DataSourceReader):
+    """Raises BadOptions when it is made."""
+
+    def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
+        self._options = asked.for_batch(given)
+        check(schema)
+        self._schema = schema
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return partitions_of(plan_batch(self._options, stored(self._schema)))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return batches_of(partition, self._schema)
