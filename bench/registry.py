@@ -6,7 +6,7 @@ Owns the list and which of it runs by default; never runs anything.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bench import append, cost, fanout, fold, hostile, lake, many_streams, replay, s3p, spark
+from bench import append, cost, fanout, fold, hostile, lake, many_streams, pipeline_scale, replay, s3p, spark
 from bench.report import Result
 from bench.rounds import Settings
 
@@ -36,6 +36,7 @@ BENCHMARKS = {
         Benchmark("FOLD", "bootstrap of a folded stream beside its replay; derive and fold on Spark", fold.run_fold),
         Benchmark("SKETCH", "appends beside a bare sketch of the append path", append.run_sketch, False),
         Benchmark("MANY", "a bucket of 1,000,000 streams: listing a page, creating one", many_streams.run_many, False),
+        Benchmark("SCALE", "jobs on Spark over 10,000 to 1,000,000 streams", pipeline_scale.run_scale, False),
         Benchmark("HOSTILE", "append p99 beside clients that misbehave", hostile.run_hostile, False),
     )
 }

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from bench import peers
+from bench import peers, spark_sink
 from bench.generator import Failed
 from bench.peers import FSYNC, Server
 from bench.report import Result, show
@@ -25,7 +25,7 @@ FLUSH_BYTES = "64MiB"
 
 
 def run_b11(settings: Settings) -> list[Result]:
-    return [_read(settings)]
+    return [_read(settings), spark_sink.write(settings, _session)]
 
 
 # ---- reading -----------------------------------------------------------------------------------------------------

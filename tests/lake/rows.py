@@ -3,6 +3,7 @@ The expected rows are built the slow, obvious way; nothing here uses the writer.
 
 from __future__ import annotations
 
+import random
 from array import array
 from collections.abc import Sequence
 from itertools import accumulate
@@ -81,3 +82,9 @@ def some_runs(streams: int = 5, records: int = 20, position: int = 1_000, first:
         )
         for number in range(first, first + streams)
     ]
+
+
+def random_runs(count: int = 40, records: int = 100) -> list[Run]:
+    rng = random.Random(7)
+    contents = [[rng.randbytes(200) for _ in range(records)] for _ in range(count)]
+    return [run(f"bucket/{number:02d}", number, content) for number, content in enumerate(contents)]

@@ -1,9 +1,8 @@
 """Files: what the writer puts in comes out of the reader, record for record, for any runs and any part of them.
-A slow model builds the expected rows; damage is made by hand and must be noticed."""
+A slow model builds the expected rows."""
 
 from __future__ import annotations
 
-import random
 from array import array
 from pathlib import Path
 
@@ -17,10 +16,10 @@ from hypothesis import strategies as st
 from headwater.lake.cache import DiskCache, MemoryCache
 from headwater.lake.layout import SCHEMA, SERVED, data_key
 from headwater.lake.reader import Reader
-from headwater.lake.store import LakeDamaged, MemoryStore, ObjectMissing, ObjectStore
+from headwater.lake.store import LakeDamaged, MemoryStore, ObjectStore
 from headwater.lake.writer import Built, build
 from headwater.model.extents import Extent, Run
-from tests.lake.rows import rows_of, run, some_runs
+from tests.lake.rows import random_runs, rows_of, run, some_runs
 
 payloads = st.lists(st.binary(min_size=0, max_size=40), min_size=1, max_size=30)
 names = st.text("ab/-é\U0001f40e", min_size=1, max_size=6).map(lambda text: f"bucket-{text[0].encode().hex()}/{text}")
@@ -341,12 +340,6 @@ class Counting(MemoryStore):
         return memoryview(data)[-length:], len(data)
 
 
-def random_runs(count: int = 40, records: int = 100) -> list[Run]:
-    rng = random.Random(7)
-    contents = [[rng.randbytes(200) for _ in range(records)] for _ in range(count)]
-    return [run(f"bucket/{number:02d}", number, content) for number, content in enumerate(contents)]
-
-
 def test_a_read_fetches_a_footer_once_and_one_range_per_row_group(tmp_path: Path) -> None:
     store = Counting()
     built = put(store, build(random_runs(), 0, "t", rows_per_group=100))
@@ -422,80 +415,3 @@ def test_a_forgotten_file_is_fetched_again() -> None:
     reader.forget(extent.file)
     reader.stretch(extent, extent.start, extent.end, False)
     assert len(store.fetched) == 4
-
-
-# ---- damage -----------------------------------------------------------------------------------------------------
-
-
-def test_a_flipped_bit_anywhere_in_what_is_read_is_noticed() -> None:
-    runs = random_runs(count=2, records=50)
-    built = build(runs, 0, "t")
-    content = b"".join(built.data)
-    extent = built.extents[0]
-    noticed = total = 0
-    for at in range(0, len(content), 211):
-        store = MemoryStore()
-        store.put(built.file.path, content[:at] + bytes([content[at] ^ 4]) + content[at + 1 :])
-        reader = Reader(store, MemoryCache(0))
-        total += 1
-        try:
-            assert reader.records(extent, extent.start, extent.end).payloads == runs[0].payloads
-        except LakeDamaged:
-            noticed += 1
-    assert noticed > total * 0.9, "most of the file is payload: most flips must have been met"
-
-
-@pytest.mark.parametrize("keep", [0, 3, 11, 500, -1, -9])
-def test_a_truncated_file_is_damage(keep: int) -> None:
-    built = build(random_runs(count=2), 0, "t")
-    store = MemoryStore()
-    store.put(built.file.path, b"".join(built.data)[:keep])
-    extent = built.extents[0]
-    with pytest.raises(LakeDamaged):
-        Reader(store, MemoryCache(1 << 20)).stretch(extent, extent.start, extent.end, False)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"start": 1},
-        {"end": 5},
-        {"row_group": 7},
-        {"row_group": -1},
-        {"row_start": 1},
-        {"row_count": 2_000},
-        {"row_count": 0},
-    ],
-    ids=str,
-)
-def test_an_extent_that_does_not_describe_the_file_is_damage(wrong: dict[str, int]) -> None:
-    built = build(random_runs(count=2), 0, "t")
-    extent = msgspec.structs.replace(built.extents[0], **wrong)
-    with pytest.raises(LakeDamaged):
-        reading(built).records(extent, extent.start, extent.end)
-
-
-def test_a_missing_file_is_missing_not_damaged() -> None:
-    extent = build(some_runs(), 0, "t").extents[0]
-    with pytest.raises(ObjectMissing):
-        Reader(MemoryStore(), MemoryCache(1 << 20)).stretch(extent, extent.start, extent.end, False)
-
-
-def test_a_file_that_spark_rewrote_is_read_all_the_same() -> None:
-    """Other column order, optional columns, a dictionary, another codec, no checksums."""
-    runs = some_runs(streams=3, records=30)
-    rows = rows_of(runs, 1)
-    names = [field.name for field in SCHEMA]
-    other = pa.Table.from_pylist(rows, pa.schema([pa.field(name, SCHEMA.field(name).type) for name in reversed(names)]))
-    sink = pa.BufferOutputStream()
-    pq.write_table(other, sink, compression="zstd", use_dictionary=True, row_group_size=1_000)
-    store = MemoryStore()
-    store.put("data/1/x.parquet", sink.getvalue().to_pybytes())
-    reader = Reader(store, MemoryCache(1 << 20))
-    extents = reader.extents("data/1/x.parquet")
-    in_file = sorted(runs, key=lambda one: one.key)
-    assert [(extent.sid, extent.row_count) for extent in extents] == [(one.sid, 30) for one in in_file]
-    by_sid = {one.sid: one for one in runs}
-    for extent in extents:
-        found = reader.records(extent, extent.start, extent.end)
-        assert (found.payloads, found.ends) == (by_sid[extent.sid].payloads, by_sid[extent.sid].ends)

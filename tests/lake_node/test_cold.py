@@ -4,11 +4,13 @@ Every test asks once while the records are in memory and again after they left i
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from headwater.doors.http.live import STALLED_TICKS
 from tests.lake_node.surface import (
     JSON,
     QUIET,
@@ -162,3 +164,34 @@ def test_a_stream_that_was_deleted_and_made_again_shows_nothing_of_the_first(nod
     settled_and_restarted(node)
     assert content(node, "cold/a") == b"".join(lines(5, size=20))
     assert_table_is_http(node, ["cold/a"], tmp_path / "data" / "lake")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kind", [TEXT, JSON], ids=["text", "json"])
+def test_stalled_readers_of_settled_records_share_them_and_get_every_byte_later(
+    tmp_path: Path, kind: dict[str, str]
+) -> None:
+    """Thirty readers stop for longer than a stall takes; memory grows by far less than thirty bodies of 4 MB."""
+    with Node.started(tmp_path, flags=(*QUIET, "--lake-cache-bytes", "8MiB")) as node:
+        record = json.dumps("x" * 9_998).encode()
+        with node.connect() as connection:
+            create(connection, "cold/a", kind)
+            for _ in range(50):
+                body = b"[" + b",".join([record] * 10) + b"]" if kind is JSON else record * 10
+                append(connection, "cold/a", body, kind)
+        settled_and_restarted(node)
+        expected = node.request("GET", path_of("cold/a")).body
+        assert len(expected) > 4_000_000
+        before_bytes = node.rss_bytes()
+        readers = [node.connect(60, receive_buffer_bytes=4_096) for _ in range(30)]
+        try:
+            for reader in readers:
+                reader.send(f"GET {path_of('cold/a')} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            time.sleep((STALLED_TICKS + 4) * 0.5)
+            assert node.rss_bytes() - before_bytes < 60 << 20
+            for reader in readers:
+                assert reader.read_response().body == expected
+        finally:
+            for reader in readers:
+                reader.close()
+        assert node.running, node.output()

@@ -13,6 +13,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+from headwater.lake.local import LocalStore
+from headwater.lake.table import LakeTable
 from tests.lake_node.surface import QUIET, append, assert_table_is_http, content, create, flush, path_of, table_rows
 from tests.lake_node.swaps import (
     assert_verified,
@@ -75,6 +77,15 @@ def test_the_listing_tells_of_every_file_with_settled_records_and_how_far_they_r
     with node.connect() as connection:
         connection.request("DELETE", path_of("swap/c"))
     assert [file["live_rows"] for file in listing(node)["files"]] == [6] * 3
+
+
+def test_a_file_that_another_took_out_of_the_table_is_put_back(node: Node, place: Path) -> None:
+    before = listing(node)["files"]
+    LakeTable(LocalStore(place)).commit([], [before[0]["path"]], 1)
+    answer = node.request("GET", "/__headwater/lake/files")
+    assert answer.status == 503 and before[0]["path"] in answer.json()["error"]["message"], answer
+    assert [file["path"] for file in listing(node)["files"]] == [file["path"] for file in before]
+    assert_table_is_http(node, KEYS, place)
 
 
 def test_extents_name_the_live_rows_and_nothing_else(node: Node, place: Path) -> None:

@@ -17,6 +17,7 @@ from headwater.spark.node import Node as Calls
 from headwater.spark.node import NodeError
 from headwater.spark.rewrite import Changed, File, listed, rewrite, shared
 from headwater.spark.runs import JobRefused, silent
+from tests.lake.conftest import s3 as s3
 from tests.lake_node.surface import append, flush, path_of
 from tests.lake_node.test_crashes import CALLS
 from tests.spark.lakes import (
@@ -36,6 +37,7 @@ from tests.spark.lakes import (
 from tests.support.faults import killing
 from tests.support.http import BadResponse, ConnectionEnded, read_bytes
 from tests.support.node import Node, NotReady
+from tests.support.s3 import ACCESS_KEY, S3, SECRET_KEY
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -116,7 +118,9 @@ class TestCompaction:
         fill(node, model, keys(30), rounds=6)
         delete(node, model, "lake/stream-007")
         before = {name: (row_groups(node, name), fetched_bytes(node, name)) for name in model}
-        summary = compacted(spark, node)
+        told: list[tuple[str, int, int | None]] = []
+        summary = compacted(spark, node, progress=lambda *step: told.append(step))
+        assert told[0] == ("bytes", 0, summary["bytes_read"])
         assert summary["files_before"] == 6 and summary["files_after"] == 1 == len(table_files(node))
         assert summary["rows"] == 29 * 18 and summary["rows_dropped"] == 18
         for name, (groups, size) in before.items():
@@ -363,8 +367,32 @@ class TestCrashes:
 # ---- elsewhere --------------------------------------------------------------------------------------------------
 
 
+CREDENTIALS = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
+
+
 class TestCommands:
     pytestmark = full
+
+    def test_a_lake_on_s3_is_kept_too(self, s3: S3, tmp_path: Path) -> None:
+        """Executors find credentials in their environment: a driver of its own has them there."""
+        model: Model = {}
+        place = ["--lake", "s3://lake/spark-kept", "--lake-endpoint", s3.endpoint, "--lake-region", "us-east-1"]
+        with Node.started(tmp_path, env=CREDENTIALS, flags=[*FLAGS, *place]) as node:
+            fill(node, model, keys(6), rounds=4)
+
+            def job(*arguments: str) -> dict[str, Any]:
+                return run_cli(
+                    *("pipeline", "run", *arguments, "--url", node.url, "--master", "local[2]"), env=CREDENTIALS
+                )
+
+            assert job("compact")["files_after"] == 1
+            receipt = job("erase", "--stream", "lake/stream-003", "--delete")
+            model.pop("lake/stream-003")
+            assert receipt["complete"] is True and receipt["rows_erased"] == 12
+            assert job("verify", "--deep")["findings"] == []
+            assert_reads(node, model)
+            node.restart()
+            assert_reads(node, model)
 
     def test_the_command_says_what_it_did_and_what_not(self, node: Node) -> None:
         model: Model = {}

@@ -168,6 +168,8 @@ def test_a_table_is_computed_in_one_go_with_days_from_a_column_of_its_own(
     assert [(n, str(day)) for n, day in late] == [(1, "2024-03-01"), (3, "2024-02-29")]
     with pytest.raises(JobRefused, match="in one go"):
         run()
+    with pytest.raises(JobRefused, match="derived from bucket runs, not subscribe runs/a"):
+        derive(spark, calls, target=str(place), source={"subscribe": "runs/a"}, schema="n INT")
     with pytest.raises(JobRefused, match="is not the quarantine of"):
         derive(spark, calls, target=str(tmp_path / "x"), schema="n INT", quarantine=str(tmp_path / "events_quarantine"))
 

@@ -110,7 +110,7 @@ def test_a_stream_is_erased_with_a_receipt(spark: SparkSession, node: Node) -> N
     assert (receipt["rows_erased"], receipt["files_rewritten"]) == (9, 3)
     # Two files held nothing else: no stream has records in them, and gc takes them as they are.
     assert receipt["rows_waiting_for_gc"] == 13 and len(receipt["objects_waiting_for_gc"]) == 5
-    assert holders(listed_paths(node), TEXT_OF_IT) == []
+    assert holders(table_files(node), TEXT_OF_IT) == []
     assert node.request("GET", path_of(SECRET)).status == 404
     assert_reads(node, model)
     assert json.loads(json.dumps(receipt)) == receipt
@@ -126,10 +126,6 @@ def test_a_stream_is_erased_with_a_receipt(spark: SparkSession, node: Node) -> N
     assert erased_stream(spark, node)["objects_waiting_for_gc"] == []
     assert_reads(node, model)
     assert_clean_when_stopped(node)
-
-
-def listed_paths(node: Node) -> list[Path]:
-    return [node.data_directory / "lake" / one["path"] for one in lake_files(node)]
 
 
 def test_earlier_streams_of_the_name_are_erased_too(spark: SparkSession, node: Node) -> None:

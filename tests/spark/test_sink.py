@@ -238,6 +238,52 @@ def test_bucket_and_content_type_may_stand_in_columns(spark: SparkSession, node:
     assert kinds == ["text/x-one", "text/x-two", "application/octet-stream"]
 
 
+def test_without_expressions_the_functions_take_what_the_format_takes(spark: SparkSession, node: Node) -> None:
+    from headwater.spark.sink import to_streams
+
+    frame = spark.createDataFrame(
+        [("left", "a", b"1"), ("right", "a", b"2")], "bucket string, stream string, payload binary"
+    )
+    to_streams(frame, caller(node))
+    assert (streams.read(node, "left/a"), streams.read(node, "right/a")) == (b"1", b"2")
+
+
+def test_a_function_of_batches_may_write_them_once_too(spark: SparkSession, node: Node, tmp_path: Path) -> None:
+    from headwater.spark.sink import to_streams
+
+    directory = files_of(tmp_path / "in", batches=2)
+    seen: list[int] = []
+
+    def write(frame: DataFrame, batch: int) -> None:
+        seen.append(batch)
+        kinds = {"order_by": ["n"], "content_type": "application/json"}
+        to_streams(frame, caller(node), producer_id="batches", epoch_base=batch, **kinds)
+
+    def run() -> None:
+        writing = reading(spark, directory).writeStream.foreachBatch(write)
+        finish(writing.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start())
+
+    run()
+    (tmp_path / "checkpoint" / "commits" / "1").unlink()
+    (tmp_path / "checkpoint" / "commits" / ".1.crc").unlink()
+    run()
+    assert seen == [0, 1, 1]
+    assert found(node) == expected(2 * BATCH_ROWS)
+
+
+def test_a_wrong_address_is_told_before_anything_runs(spark: SparkSession, tmp_path: Path) -> None:
+    from headwater.spark.node import Node as Caller
+    from headwater.spark.sink import to_streams
+
+    with socket.socket() as unused:
+        unused.bind((HOST, 0))
+        nobody = Caller(f"http://{HOST}:{unused.getsockname()[1]}")
+        with pytest.raises(Exception, match="no node answers at"):
+            to_streams(numbered(spark, 1), nobody)
+        with pytest.raises(Exception, match="no node answers at"):
+            start(reading(spark, files_of(tmp_path / "in", batches=1)), nobody, tmp_path)
+
+
 def test_streams_are_not_made_when_that_is_not_wanted(spark: SparkSession, node: Node) -> None:
     from headwater.spark.sink import to_streams
 

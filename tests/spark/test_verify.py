@@ -317,6 +317,20 @@ def test_damage_to_the_catalog_is_found(spark: SparkSession, node: Node, what: s
     assert found["looks"] == 2
 
 
+def test_what_a_fork_has_lost_of_its_source_is_found(spark: SparkSession, node: Node) -> None:
+    model: Model = {}
+    fill(node, model, keys(3), rounds=3)
+    second = keys(2)[1]
+    half = sum(map(len, model[second][:6]))
+    fork(node, "lake/fork", second, half)
+    snapshot(node, second, half)  # it needs nothing before it itself
+    flush(node)
+    assert kinds(spark, node) == set()
+    doctored(node, lose(0))
+    found = verified(spark, node)
+    assert [(one["kind"], one["subject"]) for one in found["findings"]] == [("gap", second)], found["findings"]
+
+
 def test_extents_of_a_stream_that_does_not_exist_are_found(spark: SparkSession, node: Node) -> None:
     fill(node, {}, keys(4), rounds=2)
 

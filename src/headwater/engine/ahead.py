@@ -40,6 +40,7 @@ class Ahead:
         """Where readers will go on, by sid and offset: bytes made ready for them, and since when."""
         self._bytes = 0
         self._coming: set[_Group] = set()
+        self._closed = False
         self.groups_count = 0
 
     def expects(self, sid: int, offset: int) -> bool:
@@ -60,6 +61,7 @@ class Ahead:
         ):
             _, (unused, _) = self._places.popitem(last=False)
             self._bytes -= unused
+        follows = follows and not self._closed
         ready = self._prepare(offset, extents, max(size, BYTES_MIN), commas) if follows else 0
         before, _ = self._places.pop((sid, offset), (0, 0.0))
         self._places[sid, offset] = (ready, now_s)
@@ -91,4 +93,5 @@ class Ahead:
             self._coming.discard(group)
 
     def close(self) -> None:
+        self._closed = True
         self._pool.shutdown(wait=False, cancel_futures=True)

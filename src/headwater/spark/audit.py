@@ -83,12 +83,11 @@ def lines(kind: int, length: int, /, **columns: Any) -> pa.RecordBatch:
 # ---- what the node and the store know ---------------------------------------------------------------------------
 
 
-def streams(node: Node, look: Look, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def streams(node: Node, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Every stream of the catalog. One task: each page begins where the one before ended."""
     for _ in batches:
         for page in node.lake_streams():
-            for whole in pa.ipc.open_stream(page):
-                batch = look.wanted(whole)
+            for batch in pa.ipc.open_stream(page):
                 yield lines(
                     STREAM,
                     len(batch),
@@ -257,7 +256,7 @@ class _Audit:
         for row in np.nonzero(inner & ~joined)[0]:
             wrong[np.searchsorted(first, row, "right") - 1] = True
         inside = (position >= self._listed.position_min) & (position <= self._listed.position_max)
-        if not inside.all():
+        if self._listed.position_max and not inside.all():  # otherwise the table does not tell
             self._found.add("table", f"the position of row {at + int(np.argmin(inside))} is not what the table says")
         for index in np.nonzero(wrong)[0]:
             where = f"rows {at + first[index]} to {at + last[index] + 1}"
@@ -280,10 +279,11 @@ class _Counts:
             self.findings.append((kind, subject, what, files, incarnation))
 
 
-def joints(sid_max: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def joints(look: Look, sid_max: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Lines of whole incarnations, sorted by incarnation, kind, start and end: what is wrong with them, and counts.
 
-    Incarnations above `sid_max` began after the streams were listed.
+    Incarnations above `sid_max` began after the streams were listed. All streams are among the lines, also when not all
+    are looked at: what their forks need is found from them.
     """
     counts = _Counts()
     stream: _Stream | None = None
@@ -298,7 +298,7 @@ def joints(sid_max: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Recor
                 counts.of["files_read"] += 1
                 counts.of["rows_read"] += line.rows
                 continue
-            if line.incarnation > sid_max:
+            if line.incarnation > sid_max or not (look.incarnations is None or line.incarnation in look.incarnations):
                 continue
             if stream is None or stream.incarnation != line.incarnation:
                 if stream is not None:
@@ -417,9 +417,9 @@ class _Stream:
         return max(row.fork_at or 0, first)
 
     def _find(self, kind: str, what: str, *about: _Line) -> None:
-        assert self._row is not None
+        name = f"stream {self.incarnation}" if self._row is None else self._row.name
         files = _SEPARATOR.join(line.file for line in about)
-        self._counts.find(kind, self._row.name, what, files, self.incarnation)
+        self._counts.find(kind, name, what, files, self.incarnation)
 
 
 def _reported(counts: _Counts) -> pa.RecordBatch:

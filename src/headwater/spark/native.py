@@ -6,20 +6,24 @@ what is not in the lake yet. Never returns other rows than `format("headwater")`
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from functools import reduce
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
 from headwater.lake.layout import SCHEMA
+from headwater.lake.store import StoreError
 from headwater.model.glob import MANY, ONE, parse
 from headwater.model.names import DEFAULT_BUCKET
 from headwater.spark import options as asked
 from headwater.spark.node import Node
 from headwater.spark.objects import Place
 from headwater.spark.options import Options
+from headwater.spark.planning import Plan, table_names
 from headwater.spark.ranges import Piece, Range
 from headwater.spark.reading import Task, Work, rows_of
 from headwater.spark.rows import KINDS, Shape, schema_of, stored
@@ -47,37 +51,63 @@ def read_lake(spark: SparkSession, node: Node | str, **given: str) -> DataFrame:
         options = options._replace(node=node)
     schema = schema_of(options.with_headers)
     planned = plan_batch(options, stored(schema))
-    root = _root(spark, planned.work.place)
-    paths: list[str] = []
-    tasks: list[Task] = []
-    bounded: Range | None = None
-    for task in planned.tasks:
-        rest: list[Piece] = []
-        for piece in task.pieces:
-            if root is None or piece.live is not None:
-                rest.append(piece)
-            elif piece.part == 0:  # the other shares of a file are read with the first
-                paths.append(f"{root}/{piece.file.path}")
-                bounded = bounded if piece.file.within(task.wanted) else task.wanted
-        if rest or task.hot is not None:
-            tasks.append(task._replace(pieces=rest, whole=None if len(rest) < len(task.pieces) else task.whole))
+    plain, sifted, tasks = _split(planned, _root(spark, planned.work.place))
     frames = []
-    if paths:
-        frames.append(_native(spark, paths, bounded, planned.work, options))
+    if plain:
+        frames.append(_native(spark, plain, planned.work, options))
+    for wanted, paths in sifted.items():
+        frames.append(_native(spark, paths, planned.work, options, wanted))
     if tasks or not frames:
         frames.append(_through_python(spark, planned.work, tasks, options))
     return reduce(lambda one, other: one.unionByName(other), frames)
+
+
+def _split(planned: Plan, root: str | None) -> tuple[list[str], dict[Range, list[str]], list[Task]]:
+    """Files that Spark reads as they are, files of which it reads only some rows (in a range), and the rest."""
+    plain: list[str] = []
+    sifted: dict[Range, list[str]] = {}
+    rest: list[Task] = []
+    selection = planned.work.selection
+    names = {} if root is None or planned.work.place is None else _names(planned.work.place)
+    for task in planned.tasks:
+        left: list[Piece] = []
+        for piece in task.pieces:
+            known = names.get(piece.file.path, {})
+            if selection.rules_out(known.get):
+                continue
+            if root is None or piece.live is not None:
+                left.append(piece)
+            elif piece.part == 0:  # the other shares of a file are read with the first
+                path = f"{root}/{piece.file.path}"
+                # A comparison of names costs a tenth of the read: where a file's bounds answer it, none is made.
+                if piece.file.within(task.wanted) and not selection.needs(known.get):
+                    plain.append(path)
+                else:
+                    sifted.setdefault(task.wanted, []).append(path)
+        if left or task.hot is not None:
+            rest.append(task._replace(pieces=left, whole=None if len(left) < len(task.pieces) else task.whole))
+    return plain, sifted, rest
+
+
+def _names(place: Place) -> dict[str, dict[str, tuple[str, str]]]:
+    try:
+        return table_names(place)
+    except StoreError:
+        return {}  # it only saves work
 
 
 def _root(spark: SparkSession, place: Place | None) -> str | None:
     """What the lake's paths begin with for Spark's own reader; None when it cannot read there."""
     if place is None:
         return None
+    root = None
     if place.is_local:
-        return "file://" + place.url.removeprefix("file://").rstrip("/")
-    if place.url.startswith("s3://") and _has_s3a(spark):
-        return "s3a://" + place.url.removeprefix("s3://").rstrip("/")
-    return None
+        path = unquote(urlsplit(place.url).path) if "://" in place.url else place.url
+        root = "file://" + os.path.abspath(path)
+    elif place.url.startswith("s3://") and _has_s3a(spark):
+        root = "s3a://" + place.url.removeprefix("s3://").rstrip("/")
+    # Spark would take these for patterns.
+    return None if root is None or set(root) & set("*?[]{}\\") else root
 
 
 def _has_s3a(spark: SparkSession) -> bool:
@@ -90,16 +120,16 @@ def _has_s3a(spark: SparkSession) -> bool:
     return True
 
 
-def _native(spark: SparkSession, paths: list[str], bounded: Range | None, work: Work, options: Options) -> DataFrame:
+def _native(
+    spark: SparkSession, paths: list[str], work: Work, options: Options, within: Range | None = None
+) -> DataFrame:
     from pyspark.sql import functions as F
 
     # With a schema Spark does not open a file to find one.
     frame = spark.read.schema(_STORED).parquet(*paths)
-    if bounded is not None:
-        frame = frame.where((F.col("position") > bounded.after) & (F.col("position") <= bounded.until))
-    wanted = _wanted(work.selection)
-    if wanted is not None:
-        frame = frame.where(wanted)
+    if within is not None:
+        frame = frame.where((F.col("position") > within.after) & (F.col("position") <= within.until))
+        frame = frame.where(_wanted(work.selection))
     if work.trims is not None:
         rows = [(int(sid), int(earliest)) for sid, earliest in zip(*work.trims, strict=True)]
         gone = F.broadcast(spark.createDataFrame(rows, "trimmed bigint, earliest bigint"))
@@ -111,7 +141,7 @@ def _native(spark: SparkSession, paths: list[str], bounded: Range | None, work: 
     return frame.select(*(shown[name] for name in names))
 
 
-def _wanted(selection: Selection) -> Column | None:
+def _wanted(selection: Selection) -> Column:
     """The choice of streams as Spark says it."""
     from pyspark.sql import functions as F
 

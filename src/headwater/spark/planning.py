@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from headwater.lake.store import ObjectMissing, StoreRefused
@@ -309,6 +310,29 @@ def plan_table(options: Options, columns: list[str]) -> Plan:
 
 def table_files(place: Place) -> list[File]:
     """The files of the newest version of the table. Raises StoreError for what is no lake, or cannot be read as one."""
+    listed = listed_table(place)
+    names = ("path", "size_bytes", "num_records", "min.position", "max.position", "modification_time")
+    rows = zip(*(_column(listed, name) for name in names), strict=True)
+    return [
+        File(path, size, rows_count or 0, rows_count or 0, 1 if low is None else low, FAR if high is None else high, ms)
+        for path, size, rows_count, low, high, ms in rows
+    ]
+
+
+def table_names(place: Place) -> dict[str, dict[str, tuple[str, str]]]:
+    """Between which buckets and streams the rows of each file lie, as far as the table says. Raises StoreError."""
+    listed = listed_table(place)
+    found: dict[str, dict[str, tuple[str, str]]] = {path: {} for path in _column(listed, "path")}
+    for name in ("bucket", "stream"):
+        spans = zip(_column(listed, f"min.{name}"), _column(listed, f"max.{name}"), strict=True)
+        for known, (low, high) in zip(found.values(), spans, strict=True):
+            if low is not None and high is not None:
+                known[name] = (low, high)
+    return found
+
+
+def listed_table(place: Place) -> pa.Table:
+    """What the newest version of the table says of its files. Raises StoreError."""
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError, TableNotFoundError
 
@@ -321,21 +345,12 @@ def table_files(place: Place) -> list[File]:
                 f"the table at {store.uri} uses {', '.join(sorted(features))}: its files hold rows that do not count. "
                 "Read it through its node, or rewrite it without"
             )
-        listed = table.get_add_actions(flatten=True)
+        return pa.table(table.get_add_actions(flatten=True))
     except TableNotFoundError:
         raise ObjectMissing(f"_delta_log in {store.uri}: is it the place of a lake?") from None
     except (DeltaError, OSError) as error:
         raise store.explain(error) or StoreRefused(f"{store.uri}: {error}") from error
-    names = ("path", "size_bytes", "num_records", "min.position", "max.position", "modification_time")
-    rows = zip(*(_column(listed, name) for name in names), strict=True)
-    return [
-        File(path, size, rows_count or 0, rows_count or 0, 1 if low is None else low, FAR if high is None else high, ms)
-        for path, size, rows_count, low, high, ms in rows
-    ]
 
 
-def _column(listed: Any, name: str) -> list[Any]:
-    import pyarrow as pa
-
-    table = pa.table(listed)
-    return list(table[name].to_pylist()) if name in table.column_names else [None] * len(table)
+def _column(listed: pa.Table, name: str) -> list[Any]:
+    return list(listed[name].to_pylist()) if name in listed.column_names else [None] * len(listed)

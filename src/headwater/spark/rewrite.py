@@ -35,8 +35,8 @@ SWAP_BYTES_MAX = 1 << 30
 SWAP_ROWS_MAX = 2_000_000
 SWAP_FILES_MAX = 1_000
 """What one swap replaces, about. A conflict costs no more than this, and the node checks no more at once."""
-FILE_ROWS_MAX = 1_000_000
-"""A stream with one record is an extent of its own: a file with more of them would be slow to ask about."""
+FILE_ROWS_MAX = 1_500_000
+"""Each may be an extent of its own, and the node tells of two million at once: of a file with more nobody could ask."""
 TASK_BYTES = 64 << 20
 CONFLICTS_MAX = 5
 ROWS = ", ".join(

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 BATCH_PROPERTY = "streaming.sql.batchId"
 QUERY_PROPERTY = "sql.streaming.queryId"
 EPOCH_MAX = (1 << 53) - 1
+REACH_S = 5.0
 HASHES_MAX = 131_072
 """How many streams of a task are compared with other tasks' one by one; of more, those with the lowest hashes."""
 
@@ -268,13 +269,14 @@ def writer(schema: Any, overwrite: bool, options: Mapping[str, str]) -> BatchWri
     if overwrite:
         raise SinkFailed('a stream is only ever appended to: write with mode("append"), or delete the stream first')
     parsed = Options.of(options)
+    _reach(Node(parsed.url, parsed.token, REACH_S))
     return BatchWriter(Columns.of(schema, parsed), parsed)
 
 
 def stream_writer(schema: Any, overwrite: bool, options: Mapping[str, str]) -> StreamWriter:
     """What `DefaultSource.streamWriter` returns. Raises SinkFailed."""
     if overwrite:
-        raise SinkFailed('a stream is only ever appended to: use outputMode("append") or outputMode("update")')
+        raise SinkFailed('a stream is only ever appended to: use outputMode("append"), or foreachBatch with to_streams')
     parsed = Options.of(options)
     return StreamWriter(Columns.of(schema, parsed), parsed)
 
@@ -283,7 +285,7 @@ def to_streams(
     frame: DataFrame,
     node: Node,
     *,
-    stream: str | Column = "stream",
+    stream: str | Column | None = None,
     payload: str | Column | None = None,
     content_type: str | None = None,
     order_by: Sequence[str | Column] = (),
@@ -295,9 +297,10 @@ def to_streams(
 ) -> None:
     """Writes a frame onto streams: each row a record of the stream that the expression `stream` names.
 
-    `payload` is an expression too; without one it is the column `payload`, or else `value`. Records of one write stand
-    in a stream by `order_by`, then by payload. With a `producer_id` the same frame may be written again and again;
-    without one a second call appends a second time. Raises what Spark raises.
+    `payload` is an expression too. Without them they are what the format takes: the columns `stream`, in `bucket` if
+    there is one, and `payload`, or else `value`. Records of one write stand in a stream by `order_by`, then by payload.
+    With a `producer_id` the same frame may be written again and again; without one a second call appends a second
+    time. Raises what Spark raises.
     """
     shaped = _shaped(frame, stream, payload, order_by, partitions)
     order = [name for name in shaped.columns if name.startswith("order")]
@@ -311,7 +314,7 @@ def start_stream(
     node: Node,
     checkpoint: str,
     *,
-    stream: str | Column = "stream",
+    stream: str | Column | None = None,
     payload: str | Column | None = None,
     content_type: str | None = None,
     order_by: Sequence[str | Column] = (),
@@ -332,6 +335,7 @@ def start_stream(
     shaped = _shaped(frame, stream, payload, order_by, partitions)
     order = [name for name in shaped.columns if name.startswith("order")]
     options = _options(node, content_type, order, create_streams, producer_id, epoch_base, report_file)
+    _reach(Node(node.url, options.get("token"), REACH_S))
     query = shaped.writeStream.format("headwater").outputMode("append").options(**options)
     query = query.option("checkpointLocation", checkpoint)
     if not_into:
@@ -357,7 +361,7 @@ def shared_streams(written: Sequence[Written]) -> int:
 
 def _shaped(
     frame: DataFrame,
-    stream: str | Column,
+    stream: str | Column | None,
     payload: str | Column | None,
     order_by: Sequence[str | Column],
     partitions: int | None,
@@ -370,6 +374,8 @@ def _shaped(
 
     # A thread of one's own has no active session, and Spark finds sources in Python only through one: this sets it.
     frame.sparkSession.createDataFrame([], "n int")
+    if stream is None:
+        stream = F.concat_ws("/", "bucket", "stream") if "bucket" in frame.columns else F.col("stream")
     if payload is None:
         payload = F.col("payload" if "payload" in frame.columns else "value")
     if not order_by and "position" in frame.columns and "seq" in frame.columns:
@@ -412,6 +418,11 @@ def _options(
         "reportFile": report_file,
     }
     return {name: value for name, value in found.items() if value is not None}
+
+
+def _reach(node: Node) -> None:
+    """Raises NodeError when no node is there. Tasks are patient with one that is away: a wrong address is told here."""
+    node.call("GET", "/healthz")
 
 
 def _flag(found: Mapping[str, str], name: str, default: bool) -> bool:

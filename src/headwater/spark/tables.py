@@ -72,6 +72,11 @@ class DerivedTable:
 
     # ---- looking --------------------------------------------------------------------------------------------------
 
+    @property
+    def uri(self) -> str:
+        """Where it is, the same wherever it is asked from."""
+        return self._store.uri
+
     def exists(self) -> bool:
         return self._open() is not None
 
@@ -279,12 +284,20 @@ class DerivedTable:
     def _settle(self, before: int) -> None:
         """The library gives a local file its name before its bytes are synced."""
         table = self._opened()
-        for number in range(before + 1, table.version() + 1):
-            self._store.sync([f"{LOG}/{number:020d}.json"])
-        if table.version() // CHECKPOINT_EVERY_COUNT > before // CHECKPOINT_EVERY_COUNT:
-            table.create_checkpoint()
-            self._store.sync([f"{LOG}/{table.version():020d}.checkpoint.parquet", f"{LOG}/_last_checkpoint"])
-            table.cleanup_metadata()
+        version = table.version()
+        for number in range(before + 1, version + 1):
+            try:
+                self._store.sync([f"{LOG}/{number:020d}.json"])
+            except ObjectMissing:
+                pass  # another one's, and already replaced by a checkpoint
+        if version // CHECKPOINT_EVERY_COUNT > max(before, 0) // CHECKPOINT_EVERY_COUNT:
+            try:
+                table.create_checkpoint()
+                # In this order: no log file goes before the checkpoint that replaces it is durable.
+                self._store.sync([f"{LOG}/{version:020d}.checkpoint.parquet", f"{LOG}/_last_checkpoint"])
+                table.cleanup_metadata()
+            except (DeltaError, OSError, StoreError):
+                pass  # the commit stands; a later one tries again
 
     # ---- opening --------------------------------------------------------------------------------------------------
 
@@ -344,7 +357,7 @@ class DerivedTable:
     def vacuum(self) -> int:
         """Deletes files that left the table long ago, and parts that never came into it; returns how many."""
         try:
-            return len(self._opened().vacuum(retention_hours=DEAD_KEPT_HOURS, dry_run=False))
+            return len(self._opened().vacuum(retention_hours=DEAD_KEPT_HOURS, dry_run=False, full=True))
         except (DeltaError, OSError) as error:
             raise self._meaning(error) from error
 
@@ -406,6 +419,13 @@ def read(spark: SparkSession, table: DerivedTable, paths: Sequence[str] | None =
     listed = spark.createDataFrame([(path,) for path in paths], "path string")
     count = min(len(paths), spark.sparkContext.defaultParallelism * 4)
     return listed.repartition(count).mapInArrow(lambda batches: read_parts(place, stored, by, batches), wanted)
+
+
+def native_root(place: Place) -> str | None:
+    """What paths at a place begin with for Spark's own readers; None when it cannot read there."""
+    root = place.store().uri if place.is_local else None
+    # Spark takes these for patterns.
+    return None if root is None or set(root) & set("*?[]{}\\") else f"file://{root}"
 
 
 def output(table: DerivedTable) -> Output:

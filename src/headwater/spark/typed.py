@@ -162,6 +162,14 @@ def only_json(rows: DataFrame) -> DataFrame:
     return rows.where(F.col("content_type").rlike(_JSON_TYPES)).drop("content_type")
 
 
+def as_read(rows: DataFrame) -> DataFrame:
+    """Rows with all columns of the source, as `READ` asks for them."""
+    from pyspark.sql import functions as F
+
+    names = [column.split()[0] for column in READ.split(", ")]
+    return rows.select(*(F.col(name).cast("string").alias(name) if name == "payload" else name for name in names))
+
+
 def typed_frame(rows: DataFrame, schema: StructType, day_from: str | None = None) -> DataFrame:
     """The rows of the table as a frame, without those that do not fit: for queries that go on from there."""
     from pyspark.sql import functions as F

@@ -128,6 +128,8 @@ def erase(
     """
     if stream is None and (delete or receipt is not None):
         raise typer.BadParameter(f"{'--delete' if delete else '--receipt'} is for one stream: name it with --stream")
+    if stream is not None and not all(stream.partition("/")):
+        raise typer.BadParameter(f"{printable(repr(stream))} names no stream: write bucket/name, or _default/name")
     if stream is not None and dead_share is not None:
         raise typer.BadParameter("--dead-share and --stream exclude each other: of a stream every row is erased")
     if receipt is not None and not receipt.absolute().parent.is_dir():
@@ -201,6 +203,8 @@ def usage(
     """
     if output is not None and not output.endswith(OUTPUTS):
         raise typer.BadParameter(f"{printable(output)} ends with none of {', '.join(OUTPUTS)}")
+    if output is not None and not output.endswith(".parquet") and not Path(output).absolute().parent.is_dir():
+        raise typer.BadParameter(f"there is no directory {printable(str(Path(output).absolute().parent))}")
 
     def job(spark, node, progress):
         from headwater.spark.jobs.usage import usage as work

@@ -141,6 +141,7 @@ class LakeCalls:
         try:
             files = list_files(self._table() if live else {}, live)
         except KeyError as missing:
+            self._group.catalog.table_behind = True  # whoever took it out: the next call finds it back
             raise Overloaded(f"the table does not hold {missing}; headwater lake verify tells more") from None
         facts = {"group": 0, "lake_position": position, "lake": self._place, "files": files}
         return exchange.responder.json(200, facts, exchange.request.keep_alive)

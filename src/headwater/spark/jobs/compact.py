@@ -67,9 +67,7 @@ def compact(
 def choose(found: Sequence[File], target_bytes: int, min_files: int, bytes_max: int) -> list[File]:
     """The files of the next swap: small ones, the newest first; none when too few are."""
     small = [
-        file
-        for file in found
-        if file.bytes < target_bytes // SMALL_PART and file.live_rows < files.FILE_ROWS_MAX // SMALL_PART
+        file for file in found if file.bytes < target_bytes // SMALL_PART and file.live_rows < files.FILE_ROWS_MAX // 2
     ]
     chosen: list[File] = []
     size = rows = 0

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from headwater.spark import typed
 from headwater.spark.failures import cause
+from headwater.spark.native import read_lake
 from headwater.spark.node import Node
 from headwater.spark.objects import Place
 from headwater.spark.parts import Output, Part, write_parts
@@ -33,6 +34,7 @@ BATCH_BYTES = 1 << 30
 COMPACT_EVERY_COUNT = 50
 QUERY_ID = "sql.streaming.queryId"
 BATCH_APP = "batch"
+_SELECTING = ("subscribe", "subscribepattern", "bucket")
 _LIMITS = ("maxbytespertrigger", "maxoffsetspertrigger")
 _STREAMING = (*_LIMITS, "startingoffsets", "startingtimestamp", "failondataloss")
 
@@ -115,6 +117,7 @@ class Derivation:
         self._checkpoint_given = checkpoint
         self._overwrite = overwrite
         self.counts: Counter[str] = Counter()
+        self._selection = {name.lower(): value for name, value in source.items() if name.lower() in _SELECTING}
         self.owner = self.table.owner()
         self._refuse_strangers()
         self.inferred = False
@@ -136,11 +139,12 @@ class Derivation:
             defaults = {"startingoffsets": "earliest"} if "startingtimestamp" not in lower else {}
             if not any(name in lower for name in _LIMITS):
                 defaults["maxbytespertrigger"] = str(BATCH_BYTES)
-            read: Any = self._spark.readStream.options(**(defaults | lower))
+            read = self._spark.readStream.options(**(defaults | lower)).format("headwater").schema(typed.READ).load()
         else:
-            read = self._spark.read.options(**{name: lower[name] for name in lower if name not in _STREAMING})
-        rows = read.format("headwater").schema(typed.READ).load()
-        return rows.drop("content_type") if self._any_content_type else typed.only_json(rows)
+            # All there is: planned now, and read by the JVM where it can.
+            options = {name: lower[name] for name in lower if name not in (*_STREAMING, "url", "token")}
+            read = typed.as_read(read_lake(self._spark, self._node, **options))
+        return read.drop("content_type") if self._any_content_type else typed.only_json(read)
 
     # ---- in one go ------------------------------------------------------------------------------------------------
 
@@ -154,13 +158,13 @@ class Derivation:
         owner = self._owner(None, BATCH_APP, False)
         outputs = [Output(self.table.place, self.columns, typed.PARTITION_BY), self._unfit_output()]
         parts = self._parts(self.rows(streaming=False), outputs, self.columns)
-        number = time.time_ns() // 1_000_000
-        app = f"{BATCH_APP}-{secrets.token_hex(8)}"
-        self.table.own(owner)
-        self.quarantine.own({"quarantine_of": self.table.place.url})
-        self._count(parts[0], self.table.replace(parts[0], app, number, self.columns, typed.PARTITION_BY), "rows")
-        done = self.quarantine.replace(parts[1], app, number, typed.QUARANTINE, typed.PARTITION_BY)
-        self._count(parts[1], done, "quarantined")
+        done = [table.done(BATCH_APP) for table in (self.table, self.quarantine)]
+        number = max(time.time_ns() // 1_000_000, *(1 + (one or 0) for one in done))
+        self._own(owner)
+        replaced = self.table.replace(parts[0], BATCH_APP, number, self.columns, typed.PARTITION_BY)
+        self._count(parts[0], replaced, "rows")
+        replaced = self.quarantine.replace(parts[1], BATCH_APP, number, typed.QUARANTINE, typed.PARTITION_BY)
+        self._count(parts[1], replaced, "quarantined")
         return self.summary(None)
 
     # ---- from batch to batch --------------------------------------------------------------------------------------
@@ -188,25 +192,32 @@ class Derivation:
                     "name a place that Spark can write with --checkpoint, such as a directory",
                 )
             base = f"{self.table.place.store().uri}/_headwater/checkpoint"
-        if self.owner is None or anew:
+        if self.owner is None or self._overwrite:
             # A folder of its own: an older one, if there is any, belongs to rows that go.
             place = f"{str(base).rstrip('/')}/{secrets.token_hex(8)}"
             owner = self._owner(place, None, self.table.exists())
         else:
             owner = {**self.owner, "schema": self.schema.json(), "inferred": self.inferred}
             self._check_checkpoint(owner, base)
+        if anew:
+            self._own(owner)  # before there is a table: without an owner it would be a stranger's
         if not owner["replace"] or (owner["app"] is not None and self.table.done(owner["app"]) is not None):
             self.table.ensure(self.columns, typed.PARTITION_BY)
         self.quarantine.ensure(typed.QUARANTINE, typed.PARTITION_BY)
-        self.quarantine.own({"quarantine_of": self.table.place.url})
-        self.table.own(owner)
+        if not anew:
+            self._own(owner)  # after its columns were found to fit
         return owner
+
+    def _own(self, owner: dict[str, Any]) -> None:
+        self.quarantine.own({"quarantine_of": self.table.uri})
+        self.table.own(owner)
 
     def _owner(self, checkpoint: str | None, app: str | None, replace: bool) -> dict[str, Any]:
         return {
             "checkpoint": checkpoint,
             "app": app,
             "replace": replace,
+            "source": self._selection,
             "schema": self.schema.json(),
             "inferred": self.inferred,
         }
@@ -291,16 +302,24 @@ class Derivation:
         }
 
     def _refuse_strangers(self) -> None:
-        if self.owner is None and self.table.exists():
-            raise JobRefused(f"the table at {self.table.place.url} is not one of ours", "name another place")
-        set_aside = self.quarantine.owner()
-        if set_aside is None and self.quarantine.exists():
-            raise JobRefused(f"the table at {self.quarantine.place.url} is not one of ours", "name another place")
-        if set_aside is not None and set_aside.get("quarantine_of") != self.table.place.url:
+        place = self.table.place.url
+        if self.table.exists() if self.owner is None else "schema" not in self.owner:
+            raise JobRefused(f"the table at {place} was not derived by this job", "name another place")
+        if self.owner is not None and self.owner["source"] != self._selection and not self._overwrite:
             raise JobRefused(
-                f"the table at {self.quarantine.place.url} is not the quarantine of {self.table.place.url}",
+                f"the table at {place} is derived from {_shown(self.owner['source'])}, not {_shown(self._selection)}",
+                "name those streams, or begin the table anew with --overwrite",
+            )
+        set_aside = self.quarantine.owner()
+        if self.quarantine.exists() if set_aside is None else set_aside.get("quarantine_of") != self.table.uri:
+            raise JobRefused(
+                f"the table at {self.quarantine.place.url} is not the quarantine of {place}",
                 "name another place with --quarantine",
             )
+
+
+def _shown(selection: Mapping[str, str]) -> str:
+    return " and ".join(f"{name} {value}" for name, value in selection.items()) or "every stream"
 
 
 def credentials(node: Node) -> dict[str, str]:

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headwater.lake.gc import DATA, SNAPSHOTS
+from headwater.lake.info import read_table
 from headwater.lake.store import LakeDamaged, ObjectMissing
 from headwater.spark import rewrite as files
 from headwater.spark.lakefile import LakeFile, extents_of
@@ -119,6 +120,7 @@ def erase_stream(
             conflicts = counted(conflicts, changed)
     kept_rows = sum(one.live_rows for one in held)
     waiting = holdings(spark, node, listing, _unlisted(listing), bucket, name, progress)
+    _leave_table(node, listing, [one.path for one in waiting])
     removed = {file.path for swapped in swaps for file in swapped.removed}
     incarnations = {one.incarnation for one in (*held, *waiting)} | (
         {incarnation} if incarnation is not None else set()
@@ -151,7 +153,7 @@ def erase_stream(
 
 
 def _statement(stream: str, kept: bool, waiting: bool) -> str:
-    said = [f"No file of the lake's table that has records of any stream holds a record of {stream}."]
+    said = [f"No file of the lake's table holds a record of {stream}."]
     if kept:
         said = [
             f"Forks of {stream} share records with it, which stay until the forks are deleted and this is run again."
@@ -277,6 +279,18 @@ def _may_hold(file: LakeFile, number: int, column: str, value: str) -> bool:
     known = group.column(file.footer.schema.names.index(column)).statistics
     # Of a long name the statistics may be missing; they are never cut short.
     return known is None or not known.has_min_max or known.min <= value <= known.max
+
+
+def _leave_table(node: Node, listing: Listing, paths: list[str]) -> None:
+    """Files in which no stream has records leave the table now, and not only at gc's next run."""
+    found = read_table(listing.place.store())
+    leaving = sorted({path for path in paths if found is not None and path in found[1]})
+    for at in range(0, len(leaving), files.SWAP_FILES_MAX):
+        try:
+            node.swap(leaving[at : at + files.SWAP_FILES_MAX], [])
+        except NodeRefused as refused:
+            if refused.status != 409:  # gc was quicker, or will be
+                raise
 
 
 def _unlisted(listing: Listing) -> list[File]:

@@ -45,6 +45,7 @@ from headwater.spark.node import Node, NodeRefused
 from headwater.spark.objects import Place
 from headwater.spark.options import BadOptions, parse
 from headwater.spark.runs import RUNS_BUCKET, JobRefused, Progress, silent
+from headwater.spark.tables import native_root
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -204,8 +205,7 @@ def _rows(spark: SparkSession, listing: rewrite.Listing, due: pa.Table, until: i
     from pyspark.sql import functions as F
 
     facts = ["ts_ms", "tag"] if with_facts else []
-    if listing.place.is_local:
-        root = listing.place.store().uri
+    if (root := native_root(listing.place)) is not None:
         rows = spark.read.parquet(*(f"{root}/{file.path}" for file in listing.files))
     else:
         kinds = {"tag": "string", "payload": "binary"}

@@ -83,7 +83,7 @@ def _look(spark: SparkSession, node: Node, look: Look, progress: Progress) -> _S
 
     listed(node)  # takes a checkpoint: the catalog knows of everything that is settled by now
     one = spark.range(0, 1, 1, 1)
-    streams = one.mapInArrow(partial(audit.streams, node, look), audit.LINES).persist(StorageLevel.DISK_ONLY)
+    streams = one.mapInArrow(partial(audit.streams, node), audit.LINES).persist(StorageLevel.DISK_ONLY)
     try:
         with watching(spark, progress, "tasks"), told("verify"):
             sums = (
@@ -101,6 +101,7 @@ def _look(spark: SparkSession, node: Node, look: Look, progress: Progress) -> _S
             listing = listed(node)
             findings: dict[Finding, tuple[list[str], int]] = {}
             objects = _compare(listing, look, findings)
+            in_driver = len(findings)
             lines = streams
             if sums["forks"]:
                 lines = lines.unionByName(_needs(streams))
@@ -109,11 +110,11 @@ def _look(spark: SparkSession, node: Node, look: Look, progress: Progress) -> _S
             if listing.files:
                 work = partial(audit.files, node, listing.place, listing.group, look)
                 lines = lines.unionByName(over_files(spark, listing.files, work, audit.LINES))
-            sid_max = max(-1, sums["sid_max"] or -1, *(look.incarnations or ()))
+            sid_max = -1 if sums["sid_max"] is None else sums["sid_max"]
             reports = (
                 lines.repartition("incarnation")
                 .sortWithinPartitions("incarnation", "kind", "start", "end")
-                .mapInArrow(partial(audit.joints, sid_max), audit.REPORT)
+                .mapInArrow(partial(audit.joints, look, sid_max), audit.REPORT)
                 .collect()
             )
     finally:
@@ -126,8 +127,6 @@ def _look(spark: SparkSession, node: Node, look: Look, progress: Progress) -> _S
         else:
             for name, value in json.loads(row["counts"]).items():
                 totals[name] = totals.get(name, 0) + value
-    in_driver = len(findings) - sum(row["counts"] is None for row in reports)
-    count = totals.pop("findings", 0) + max(in_driver, 0)
     counts = {
         "streams": sums["streams"],
         "streams_hot": sums["streams_hot"] or 0,
@@ -137,7 +136,7 @@ def _look(spark: SparkSession, node: Node, look: Look, progress: Progress) -> _S
         **{name: totals.get(name, 0) for name in ("extents", "rows", "bytes", "files_read", "rows_read")},
         "snapshots": sums["snapshots"],
     }
-    return _Seen(counts, findings, max(count, len(findings)))
+    return _Seen(counts, findings, in_driver + totals.get("findings", 0))
 
 
 def _needs(streams: DataFrame) -> DataFrame:
