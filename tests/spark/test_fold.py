@@ -20,15 +20,18 @@ from headwater.spark.jobs.fold import fold
 from headwater.spark.node import Node as Calls
 from headwater.spark.runs import JobRefused
 from tests.extensions.surface import parts_of
+from tests.lake.conftest import s3 as s3
 from tests.spark.conftest import QUICK
 from tests.support.http import read_messages
 from tests.support.node import Node
+from tests.support.s3 import ACCESS_KEY, S3, SECRET_KEY
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(600)]
 JSON = "application/json"
+KEYS = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY, "AWS_REGION": "us-east-1"}
 Model = dict[str, list[bytes]]
 
 
@@ -202,6 +205,25 @@ def test_a_fold_goes_no_further_than_it_is_told_and_a_snapshot_that_came_first_w
     told = fold(spark, calls, key=("/id",), min_records=1)
     assert (told["overtaken"], told["published"]) == (1, 1)
     assert bootstrap(node, "runs/a")[0] == b"theirs"
+
+
+def test_streams_whose_records_are_in_an_object_store_are_folded_without_jars(
+    spark: SparkSession, s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    s3.make_bucket("folds")
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+        # The workers of a session that runs already get their environment from here.
+        monkeypatch.setitem(spark.sparkContext.environment, name, value)
+    lake = ["--lake", "s3://folds/lake", "--lake-endpoint", s3.endpoint]
+    with Node.started(tmp_path, flags=[*QUICK, *lake], env=KEYS) as node:
+        calls, model = Calls(node.url), Model()
+        for _ in range(2):
+            fill(calls, model, {f"runs/{n}": events(n, 4) for n in range(30)})
+            told = fold(spark, calls, key=("/id",), deleted="/op=delete", min_records=1)
+            assert (told["published"], told["failed"]) == (30, 0)
+            for name in model:
+                assert_folded(node, model, name, last_of)
 
 
 @pytest.mark.parametrize(
