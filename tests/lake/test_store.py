@@ -30,6 +30,13 @@ def test_what_was_put_is_read_back_whole_and_in_part(store: ObjectStore) -> None
     assert store.head("data/0/a.parquet") == 10
 
 
+def test_an_object_that_is_a_file_of_this_machine_is_that_file(store: ObjectStore) -> None:
+    store.put("data/1/a", b"0123456789")
+    path = store.local_path("data/1/a")
+    assert path is None or Path(path).read_bytes() == b"0123456789"
+    assert (path is not None) == isinstance(store, LocalStore)
+
+
 def test_parts_are_stored_one_after_the_other(store: ObjectStore) -> None:
     store.put("a/parts", [b"one", memoryview(b"xtwox")[1:4], b"", b"three"])
     assert store.get("a/parts") == b"onetwothree"

@@ -21,15 +21,16 @@ from headwater.engine.sweep import Sweeper
 from headwater.engine.upkeep import Upkeep
 from headwater.errors import LogUnavailable, Overloaded
 from headwater.world import BlobsUnavailable, LakeLedger, Pending, Swept, SystemRng
+from tests.lake_node.swap_world import SwapListLake, SwapWorld
 from tests.lake_node.test_histories import KEYS, Step, appends, first, histories, lets_go, meanwhile, picks, quietly
 from tests.lake_node.test_histories import step as a_step
-from tests.lake_node.world import ListLake, World
+from tests.lake_node.world import ListLake
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 HOLD_MS = 60_000
 
 
-class Safe(World):
+class Safe(SwapWorld):
     """A world that can be lost: what comes after goes on from a backup of it."""
 
     def backups(self) -> Backups:
@@ -87,8 +88,8 @@ def test_a_node_that_starts_from_a_backup_is_the_node_at_that_moment(
     note(str(plan))
 
     async def body(directory: Path) -> None:
-        lake = ListLake()
-        world = Safe(directory, lake, lake.rows)
+        lake = SwapListLake()
+        world = Safe(directory, lake, lake.rows, lake.rewrite)
         try:
             for one in [*first, *plan]:
                 await one.run(world)
@@ -108,8 +109,8 @@ def test_a_node_that_starts_from_a_backup_is_the_node_at_that_moment(
 
 def in_a_world(tmp_path: Path, body: Callable[[Safe], Any]) -> None:
     async def run() -> None:
-        lake = ListLake()
-        world = Safe(tmp_path, lake, lake.rows)
+        lake = SwapListLake()
+        world = Safe(tmp_path, lake, lake.rows, lake.rewrite)
         try:
             for one in first:
                 await one.run(world)

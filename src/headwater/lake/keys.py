@@ -103,7 +103,9 @@ class _Opened:
         self._size = size
         self._source = _Source(store, path, size)
         try:
-            self._file = pq.ParquetFile(pa.PythonFile(self._source, mode="r"), page_checksum_verification=True)
+            self._file = pq.ParquetFile(
+                pa.PythonFile(self._source, mode="r"), pre_buffer=False, page_checksum_verification=True
+            )
         except (pa.ArrowException, OSError, StoreError) as error:
             raise self._meaning(error) from error
         footer = self._file.metadata
@@ -155,8 +157,8 @@ class _Opened:
 
     def read(self, groups: list[int], columns: list[str]) -> pa.Table:
         try:
-            # Neighbouring columns are fetched together, and decoded in this one thread: Arrow's own would do the first
-            # in threads that call back into Python, also while that ends.
+            # Neighbouring columns are fetched together, and decoded in this one thread. Arrow's own way (`pre_buffer`)
+            # is a thread that calls back into Python, also while that ends, which ends the process with an abort.
             self._source.hold([self._span(number, columns) for number in groups])
             return self._file.read_row_groups(groups, columns=columns, use_threads=False)
         except (pa.ArrowException, OSError, StoreError, ValueError) as error:

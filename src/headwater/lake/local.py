@@ -111,6 +111,9 @@ class LocalStore:
     def get_tail(self, key: str, length: int) -> tuple[Data, int]:
         return self._read(key, -length, length)
 
+    def local_path(self, key: str) -> str:
+        return str(self._root / check_key(key))
+
     def head(self, key: str) -> int | None:
         try:
             return (self._root / check_key(key)).stat().st_size

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from headwater.lake.cache import DiskCache, MemoryCache
 from headwater.lake.layout import SERVED
-from headwater.lake.store import Data, LakeDamaged, ObjectStore
+from headwater.lake.store import Data, LakeDamaged, ObjectMissing, ObjectStore
 from headwater.model.extents import Extent, Stretch
 
 _FOOTER_GUESS_BYTES = 64 << 10
@@ -222,30 +222,49 @@ class Reader:
         footer = self._footer(file)
         if not 0 <= number < footer.num_row_groups:
             raise LakeDamaged(file, f"it has {footer.num_row_groups} row groups, not number {number}")
+        path = self._store.local_path(file)
+        if path is not None:
+            # Arrow reads the file by itself: a thread that calls back into Python waits for the GIL each time, and the
+            # event loop keeps it while it sends.
+            with self._opened(file, path) as local:
+                return self._parsed(file, number, names, footer, local)
         start, length = _span(footer.row_group(number), names)
 
         def fetch() -> Data:
             return self._store.get_range(file, start, length)
 
+        def parsed(data: Data) -> pa.Table:
+            return self._parsed(file, number, names, footer, pa.PythonFile(_Window(data, start), mode="r"))
+
         if self._disk is None:
-            return self._parsed(file, number, names, footer, fetch(), start)
+            return parsed(fetch())
         try:
-            return self._parsed(file, number, names, footer, self._disk.get(file, start, length, fetch), start)
+            return parsed(self._disk.get(file, start, length, fetch))
         except LakeDamaged:
             # It may have been damaged on its way here, once: then the store still has it whole.
             self._disk.drop(file, start, length)
-            return self._parsed(file, number, names, footer, fetch(), start)
+            return parsed(fetch())
 
-    @staticmethod
-    def _parsed(
-        file: str, number: int, names: tuple[str, ...], footer: pq.FileMetaData, data: Data, start: int
-    ) -> pa.Table:
-        source = pa.PythonFile(_Window(data, start), mode="r")
+    def _opened(self, file: str, path: str) -> pa.NativeFile:
         try:
-            opened = pq.ParquetFile(source, metadata=footer, page_checksum_verification=True)
+            return pa.OSFile(path)
+        except FileNotFoundError as error:
+            raise ObjectMissing(file) from error
+        except OSError as error:
+            raise self._store.explain(error) or LakeDamaged(file, str(error)) from error
+
+    def _parsed(
+        self, file: str, number: int, names: tuple[str, ...], footer: pq.FileMetaData, source: pa.NativeFile
+    ) -> pa.Table:
+        try:
+            # No buffering ahead: it is all here, and Arrow would copy it in a thread that calls back into Python, also
+            # while that ends, which ends the process with an abort.
+            opened = pq.ParquetFile(source, metadata=footer, pre_buffer=False, page_checksum_verification=True)
             # One thread: the engine decides how many cold reads run at once.
             return opened.read_row_group(number, columns=list(names), use_threads=False)
         except (pa.ArrowException, OSError, KeyError) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise self._store.explain(error) or LakeDamaged(file, str(error)) from error
             raise LakeDamaged(file, f"row group {number}: {error}") from error
 
     def _footer(self, file: str) -> pq.FileMetaData:

@@ -229,6 +229,9 @@ class S3Store:
                 return b"", 0
             raise self._failure(error, f"cannot read {key}") from error
 
+    def local_path(self, key: str) -> None:
+        return None
+
     def head(self, key: str) -> int | None:
         try:
             return obstore.head(self._client, check_key(key))["size"]

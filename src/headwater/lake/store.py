@@ -97,6 +97,10 @@ class ObjectStore(Protocol):
         """The last bytes (all of a shorter object) and the object's size, in one request. Raises ObjectMissing."""
         ...
 
+    def local_path(self, key: str) -> str | None:
+        """The file that is the object, for a library that reads files by itself; None when there is none such."""
+        ...
+
     def head(self, key: str) -> int | None:
         """The object's size in bytes; None when there is none."""
         ...
@@ -183,6 +187,9 @@ class MemoryStore:
     def get_tail(self, key: str, length: int) -> tuple[Data, int]:
         data = self.get(key)
         return memoryview(data)[max(0, len(data) - length) :], len(data)
+
+    def local_path(self, key: str) -> None:
+        return None
 
     def head(self, key: str) -> int | None:
         entry = self._objects.get(check_key(key))

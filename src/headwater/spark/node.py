@@ -50,12 +50,12 @@ class Node:
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise NodeError(f"{url!r} is not the address of a node: write it as http://HOST:PORT")
         self.url = url.rstrip("/")
-        self._token = token
+        self.token = token
         self._patience_s = patience_s
         self._mine = threading.local()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Node, (self.url, self._token, self._patience_s)
+        return Node, (self.url, self.token, self._patience_s)
 
     def __repr__(self) -> str:
         return f"Node({self.url!r})"
@@ -189,8 +189,8 @@ class Node:
 
     def _headers(self, headers: Mapping[str, str] | None) -> dict[str, str]:
         found = dict(headers or {})
-        if self._token is not None:
-            found["Authorization"] = f"Bearer {self._token}"
+        if self.token is not None:
+            found["Authorization"] = f"Bearer {self.token}"
         return found
 
     def _refused(self, method: str, path: str, answer: Answer) -> NodeRefused:

@@ -406,7 +406,7 @@ def _options(
     epoch_base: int,
     report_file: str | None,
 ) -> dict[str, str]:
-    _, token, _ = node.__reduce__()[1]
+    token = node.token
     found = {
         "url": node.url,
         "token": token,

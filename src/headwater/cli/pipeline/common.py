@@ -43,16 +43,20 @@ Job = Callable[["SparkSession", "Node", "Progress"], dict[str, object]]
 def run(name: str, url: str, token: str | None, master: str | None, job: Job, **conf: str) -> dict[str, object]:
     """Runs a job on a session made for it; a bar on a terminal, and one line of JSON at the end on standard output."""
     with telling():
+        from headwater.spark.failures import cause, quiet, spark_errors
         from headwater.spark.node import Node
-        from headwater.spark.runs import recorded
+        from headwater.spark.runs import JobRefused, recorded
         from headwater.spark.session import session
 
         Node(url, token, IMPATIENCE_S).groups()  # before Spark is started: a wrong address is told at once
         node = Node(url, token)
         spark = session(f"headwater {name}", master, **conf)
+        quiet(spark)
         try:
             with progress() as tell:
                 summary = recorded(name, node, lambda: job(spark, node, tell))
+        except spark_errors() as error:
+            raise JobRefused(cause(error)) from error
         finally:
             spark.stop()
         show(name, summary)

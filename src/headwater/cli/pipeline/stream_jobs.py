@@ -115,10 +115,8 @@ def route(
     }
 
     def job(spark, node, progress):
-        from headwater.spark.failures import quiet
         from headwater.spark.jobs.route import route as work
 
-        quiet(spark)
         return work(
             spark,
             node,
@@ -195,10 +193,8 @@ def backfill(
         options[name] = value
 
     def job(spark, node, progress):
-        from headwater.spark.failures import quiet
         from headwater.spark.jobs.backfill import backfill as work
 
-        quiet(spark)
         return work(
             spark,
             node,

@@ -324,7 +324,7 @@ def _shown(selection: Mapping[str, str]) -> str:
 
 def credentials(node: Node) -> dict[str, str]:
     """What a read needs beside the node's address."""
-    token = node.__reduce__()[1][1]
+    token = node.token
     return {} if token is None else {"token": token}
 
 

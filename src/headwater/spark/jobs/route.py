@@ -178,5 +178,5 @@ def _written(report: Path) -> dict[str, object]:
 
 
 def _token(node: Node) -> dict[str, str]:
-    token = node.__reduce__()[1][1]
+    token = node.token
     return {} if token is None else {"token": token}
