@@ -3,6 +3,9 @@ It makes the damage by hand, byte by byte or in what an extent says."""
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -10,22 +13,28 @@ import pytest
 
 from headwater.lake.cache import MemoryCache
 from headwater.lake.layout import SCHEMA
+from headwater.lake.local import LocalStore
 from headwater.lake.reader import Reader
-from headwater.lake.store import LakeDamaged, MemoryStore, ObjectMissing
+from headwater.lake.store import LakeDamaged, MemoryStore, ObjectMissing, ObjectStore
 from headwater.lake.writer import build
 from tests.lake.rows import random_runs, rows_of, some_runs
 
 
-def test_a_flipped_bit_anywhere_in_what_is_read_is_noticed() -> None:
+@pytest.fixture(params=["memory", "local"])
+def either_store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
+    """One whose objects are fetched, and one whose files Arrow reads by itself."""
+    return MemoryStore() if request.param == "memory" else LocalStore(tmp_path)
+
+
+def test_a_flipped_bit_anywhere_in_what_is_read_is_noticed(either_store: ObjectStore) -> None:
     runs = random_runs(count=2, records=50)
     built = build(runs, 0, "t")
     content = b"".join(built.data)
     extent = built.extents[0]
     noticed = total = 0
     for at in range(0, len(content), 211):
-        store = MemoryStore()
-        store.put(built.file.path, content[:at] + bytes([content[at] ^ 4]) + content[at + 1 :])
-        reader = Reader(store, MemoryCache(0))
+        either_store.put(built.file.path, content[:at] + bytes([content[at] ^ 4]) + content[at + 1 :])
+        reader = Reader(either_store, MemoryCache(0))
         total += 1
         try:
             assert reader.records(extent, extent.start, extent.end).payloads == runs[0].payloads
@@ -35,13 +44,12 @@ def test_a_flipped_bit_anywhere_in_what_is_read_is_noticed() -> None:
 
 
 @pytest.mark.parametrize("keep", [0, 3, 11, 500, -1, -9])
-def test_a_truncated_file_is_damage(keep: int) -> None:
+def test_a_truncated_file_is_damage(keep: int, either_store: ObjectStore) -> None:
     built = build(random_runs(count=2), 0, "t")
-    store = MemoryStore()
-    store.put(built.file.path, b"".join(built.data)[:keep])
+    either_store.put(built.file.path, b"".join(built.data)[:keep])
     extent = built.extents[0]
     with pytest.raises(LakeDamaged):
-        Reader(store, MemoryCache(1 << 20)).stretch(extent, extent.start, extent.end, False)
+        Reader(either_store, MemoryCache(1 << 20)).stretch(extent, extent.start, extent.end, False)
 
 
 @pytest.mark.parametrize(
@@ -66,10 +74,25 @@ def test_an_extent_that_does_not_describe_the_file_is_damage(wrong: dict[str, in
         Reader(store, MemoryCache(1 << 30)).records(extent, extent.start, extent.end)
 
 
-def test_a_missing_file_is_missing_not_damaged() -> None:
+def test_a_file_that_shrinks_or_goes_between_two_reads_is_damaged_or_missing(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    built = build(random_runs(count=4), 0, "t", rows_per_group=100)
+    store.put(built.file.path, built.data)
+    reader = Reader(store, MemoryCache(1 << 20))
+    first, second, third = built.extents[:3]
+    assert reader.records(first, first.start, first.end).payloads
+    os.truncate(tmp_path / built.file.path, 1_000)
+    with pytest.raises(LakeDamaged):
+        reader.records(second, second.start, second.end)
+    store.delete(built.file.path)
+    with pytest.raises(ObjectMissing):
+        reader.records(third, third.start, third.end)
+
+
+def test_a_missing_file_is_missing_not_damaged(either_store: ObjectStore) -> None:
     extent = build(some_runs(), 0, "t").extents[0]
     with pytest.raises(ObjectMissing):
-        Reader(MemoryStore(), MemoryCache(1 << 20)).stretch(extent, extent.start, extent.end, False)
+        Reader(either_store, MemoryCache(1 << 20)).stretch(extent, extent.start, extent.end, False)
 
 
 def test_a_file_that_spark_rewrote_is_read_all_the_same() -> None:
