@@ -87,7 +87,7 @@ def _measure(spark: Any, server: Server, streams: int) -> dict[str, dict[str, An
             "node_cpu_s": round(proc.cpu_seconds(server.pid) - node_s, 2),
             "node_rss_mb": round(proc.rss_bytes(server.pid) / 1e6, 1),
             "rows": rows,
-            "summary": {key: value for key, value in summary.items() if isinstance(value, int | float | str | bool)},
+            "summary": {key: value for key, value in summary.items() if isinstance(value, int | float | bool)},
         }
         tell(f"{streams} streams: {name} {seconds:.1f} s, {found[name]['node_cpu_s']} s of the node's")
     return found

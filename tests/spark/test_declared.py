@@ -129,8 +129,11 @@ def test_a_python_file_declares_the_same_and_one_without_a_pipeline_is_refused(t
     assert loaded.pipeline == Pipeline(name="p", source=Source(), tables=[Table(name="events")])
     with pytest.raises(JobRefused, match="has no `pipeline`"):
         load(written(tmp_path, "x = 1\n", "declared.py"))
-    with pytest.raises(JobRefused, match="cannot be read"):
-        load(tmp_path / "nothing.toml")
+    with pytest.raises(JobRefused, match="cannot be run: NameError"):
+        load(written(tmp_path, "pipeline = Pipeline()\n", "declared.py"))
+    for name in ("nothing.toml", "nothing.py"):
+        with pytest.raises(JobRefused, match="cannot be read"):
+            load(tmp_path / name)
 
 
 # --- with Spark -----------------------------------------------------------------------------------------------------

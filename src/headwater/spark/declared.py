@@ -174,7 +174,7 @@ def load(file: str | Path) -> Loaded:
     path = Path(file).resolve()
     try:
         if path.suffix == ".py":
-            found = runpy.run_path(str(path)).get("pipeline")
+            found = _run(path)
             if not isinstance(found, Pipeline):
                 raise JobRefused(f"{path.name} has no `pipeline`", "set pipeline = Pipeline(…) in it")
             pipeline = found
@@ -189,6 +189,15 @@ def load(file: str | Path) -> Loaded:
     if complaints:
         raise JobRefused("; ".join(f"{path.name}: {one}" for one in complaints), "correct it, and nothing has been run")
     return loaded
+
+
+def _run(path: Path) -> Any:
+    try:
+        return runpy.run_path(str(path)).get("pipeline")
+    except OSError:
+        raise
+    except Exception as error:  # whatever the user's file raises
+        raise JobRefused(f"{path.name} cannot be run: {error!r}") from error
 
 
 def _from_toml(document: dict[str, Any], file: str) -> Pipeline:
