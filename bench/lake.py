@@ -35,8 +35,8 @@ AIM_RSS_BYTES, AIM_READY_S = 100.0, 3.0
 AIM_P99 = 1.5
 COLD_BYTES = 64 << 20
 SETTLE_S_MAX = 600.0
-# Nothing of the lake is kept in memory for long: every read of the cold part is a cold one.
-COLD_FLAGS = ("--flush-bytes", "1GiB", "--flush-interval-ms", "86400000", "--lake-cache-bytes", "8MiB")
+# Far less of the lake fits into memory than is read, and nothing is read twice: every read of it is a cold one.
+COLD_FLAGS = ("--flush-bytes", "1GiB", "--flush-interval-ms", "86400000", "--lake-cache-bytes", "32MiB")
 
 
 def _load(work: str, server: Server, timeout_s: float = 300, **spec: object) -> dict:

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import msgspec
 
-from headwater.engine.ahead import Ahead
+from headwater.engine.ahead import ANSWERS, Ahead
 from headwater.engine.group import Group, Waiter
 from headwater.engine.live import LiveStream
 from headwater.engine.reads import Cold, Data, Slice, plan, shown
@@ -29,7 +29,7 @@ PENDING_MAX = 1_000
 """Reads waiting for the pool; more are answered 503."""
 EXTENTS_MAX = 256
 """Extents one read looks at: it answers with what they hold and the client comes back for the rest."""
-EXTENTS_FEW = 8
+EXTENTS_FEW = 12
 """Looked up first: where extents are as long as they get, these are enough for a read and what lies ahead of it."""
 FOLLOWING_BYTES = 16 << 20
 """What one step of a search for a fork's sub-offset reads."""
@@ -99,7 +99,7 @@ class Reads:
     def _extents(self, cold: Cold) -> list[Extent]:
         find, sid = self._group.shelf.extents, cold.held_by.sid
         few = find(sid, cold.offset, EXTENTS_FEW)
-        enough = cold.offset + cold.bytes_max * 2
+        enough = cold.offset + cold.bytes_max * (1 + ANSWERS)
         return few if len(few) < EXTENTS_FEW or few[-1].end >= enough else find(sid, cold.offset, EXTENTS_MAX)
 
     def _read_ahead(self, cold: Cold, extents: list[Extent], end: int) -> None:
