@@ -43,6 +43,7 @@ from headwater.doors.http.snapshots import Snapshots
 from headwater.doors.http.subscriptions import PREFIX as SUBSCRIPTIONS_PREFIX
 from headwater.doors.http.subscriptions import Subscriptions
 from headwater.doors.http.tail import Tails
+from headwater.doors.http.usage import Usage
 from headwater.doors.s3p.server import S3pServer
 from headwater.engine.backup import Backups
 from headwater.engine.by_id import ById
@@ -208,6 +209,7 @@ class Node:
                 group, self._flusher, swapper, self._read_ledger, lake.files, _place(settings, store)
             )
             self._lake_calls.register(routes)
+        routes.call("/__headwater/usage", Usage(group.catalog).handle)
         routes.call("/__headwater/groups", pipeline.groups)
         routes.call("/__headwater/flush", pipeline.flush)
         routes.call("/__headwater/backup", self._backups(group, store, rng).handle)

@@ -327,6 +327,18 @@ class CatalogCopy(msgspec.Struct, frozen=True):
     """Snapshots that its streams refer to."""
 
 
+class ReadCount(msgspec.Struct, frozen=True):
+    """How much was read from a bucket on a day."""
+
+    day: int
+    """Days since 1970-01-01, UTC."""
+    bucket: str
+    reads: int
+    """Answers with records in them; an SSE connection is one."""
+    bytes: int
+    """Payload in those answers."""
+
+
 class Change(msgspec.Struct, frozen=True):
     """What a checkpoint writes: first `gone` (key, sid) is removed, then the rows are put, then the position moves."""
 
@@ -344,6 +356,8 @@ class Change(msgspec.Struct, frozen=True):
     log_floor: int
     """The log may have forgotten what ends at or below this, and nothing else."""
     next_sid: int
+    reads: list[ReadCount] = []
+    """Added to what the catalog has for the same day and bucket."""
 
 
 class Catalog(Protocol):
@@ -393,6 +407,10 @@ class Catalog(Protocol):
 
     def load_things(self, domain: str) -> dict[str, bytes]:
         """Everything kept for a domain, by name."""
+        ...
+
+    def reads(self, day: int, bucket: str, count_max: int) -> list[ReadCount]:
+        """Counts behind (day, bucket), in that order, `count_max` at most."""
         ...
 
     def page(self, low: str, high: str, count_max: int) -> list[StreamRow]:

@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwater.catalog.ledger import Ledger
-from headwater.catalog.sqlite import FORMAT, CatalogMismatch, SqliteCatalog
+from headwater.catalog.sqlite import FORMAT, READS_DAYS, CatalogMismatch, SqliteCatalog
 from headwater.model.extents import Extent
 from headwater.model.row import BucketRow, StreamRow
+from headwater.world import ReadCount
 from tests.catalog import change, stream_row
 
 texts = st.text(st.characters(codec="utf-8"), max_size=10)
@@ -208,3 +209,27 @@ def test_a_catalog_without_a_path_lives_as_long_as_the_process() -> None:
     assert catalog.load("_default/s") == stream_row()
     catalog.close()
     assert SqliteCatalog(None).load("_default/s") is None
+
+
+# ---- reads ------------------------------------------------------------------------------------------------------
+
+
+def test_reads_add_up_and_come_in_order_of_days_and_buckets(tmp_path: Path) -> None:
+    catalog = SqliteCatalog(tmp_path / "catalog.db")
+    catalog.write(change(reads=[ReadCount(7, "b", 1, 10), ReadCount(7, "a", 2, 20), ReadCount(6, "z", 1, 1)]))
+    catalog.write(change(reads=[ReadCount(7, "b", 3, 5)]))
+    catalog.close()
+    catalog = SqliteCatalog(tmp_path / "catalog.db")
+    expected = [ReadCount(6, "z", 1, 1), ReadCount(7, "a", 2, 20), ReadCount(7, "b", 4, 15)]
+    assert catalog.reads(-1, "", 10) == expected
+    assert catalog.reads(6, "z", 10) == expected[1:]
+    assert catalog.reads(7, "a", 1) == expected[2:]
+    catalog.close()
+
+
+def test_reads_of_long_ago_are_let_go_of() -> None:
+    catalog = SqliteCatalog(None)
+    catalog.write(change(reads=[ReadCount(1, "a", 1, 1), ReadCount(2, "a", 1, 1)]))
+    catalog.write(change(reads=[ReadCount(2 + READS_DAYS, "a", 1, 1)]))
+    assert [count.day for count in catalog.reads(-1, "", 10)] == [2, 2 + READS_DAYS]
+    catalog.close()

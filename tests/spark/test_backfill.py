@@ -193,36 +193,50 @@ def test_a_bad_line_fails_the_load(spark: SparkSession, node: Node, tmp_path: Pa
         backfill(spark, node, bad, format="json", schema="device string, n int")
 
 
-def test_a_load_that_is_killed_and_run_again_has_every_row_once(node: Node, tmp_path: Path) -> None:
-    rows, pad_bytes = 8_000, 5_000
+def test_a_load_that_is_killed_and_run_again_has_every_row_once(tmp_path: Path) -> None:
+    rows, pad_bytes, room_bytes = 4_000, 2_500, 4 << 20
     parquet(tmp_path / "a.parquet", 0, rows)
-    command = [
-        *(sys.executable, "-m", "headwater", "pipeline", "run", "backfill", str(tmp_path / "a.parquet")),
+    # A node that takes less than half of it and then nothing more: the kill comes in the middle, however quick all is.
+    settles_nothing = ("--flush-bytes", "1GiB", "--flush-interval-ms", "86400000")
+    with Node.started(tmp_path, flags=(*settles_nothing, "--hot-bytes-max", str(room_bytes))) as node:
+        with (tmp_path / "log").open("wb") as log:
+            # A group of its own: the command and the JVM that it starts end together.
+            loading = subprocess.Popen(
+                _load(node, tmp_path, pad_bytes), env=ENV, stdout=log, stderr=log, start_new_session=True
+            )
+        try:
+            deadline_s = time.monotonic() + 120
+            while _written(node) < room_bytes:
+                assert loading.poll() is None and time.monotonic() < deadline_s, (tmp_path / "log").read_text()[-3_000:]
+                time.sleep(0.02)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(loading.pid, signal.SIGKILL)
+            loading.wait(30)
+        assert _written(node) < rows * (pad_bytes + 10)
+        node.flags = list(settles_nothing)
+        node.restart()
+        _finish(node, tmp_path, rows, pad_bytes)
+
+
+ENV = {**os.environ, "SPARK_SUBMIT_OPTS": JAVA_QUICK}
+
+
+def _load(node: Node, folder: Path, pad_bytes: int) -> list[str]:
+    return [
+        *(sys.executable, "-m", "headwater", "pipeline", "run", "backfill", str(folder / "a.parquet")),
         *("--format", "parquet", "--stream", BY_DEVICE, "--url", node.url, "--partitions", "2"),
         *("--payload", f"concat(lpad(n, 10, '0'), repeat('x', {pad_bytes}))", "--master", "local[2]"),
     ]
-    env = {**os.environ, "SPARK_SUBMIT_OPTS": JAVA_QUICK}
 
-    def written() -> int:
-        return sum(streams.tail(node, f"devices/d{d}") for d in range(DEVICES))
 
-    with (tmp_path / "log").open("wb") as log:
-        # A group of its own: the command and the JVM that it starts end together.
-        loading = subprocess.Popen(command, env=env, stdout=log, stderr=log, start_new_session=True)
-    try:
-        deadline_s = time.monotonic() + 120
-        while not written():
-            assert loading.poll() is None and time.monotonic() < deadline_s, (tmp_path / "log").read_text()[-3_000:]
-        node.signal(signal.SIGSTOP)  # nothing more arrives until the command is gone
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(loading.pid, signal.SIGKILL)
-        loading.wait(30)
-        node.signal(signal.SIGCONT)
-    before = written()
-    assert 0 < before < rows * (pad_bytes + 10), "it was not killed in the middle"
+def _written(node: Node) -> int:
+    return sum(streams.tail(node, f"devices/d{d}") for d in range(DEVICES))
 
-    again = subprocess.run(command, env=env, capture_output=True, text=True, timeout=200)
+
+def _finish(node: Node, folder: Path, rows: int, pad_bytes: int) -> None:
+    """The load again, to its end; and what is there then."""
+    again = subprocess.run(_load(node, folder, pad_bytes), env=ENV, capture_output=True, text=True, timeout=200)
     assert again.returncode == 0, again.stderr[-3_000:]
     done = json.loads(again.stdout)
     assert done["rows_written"] + done["rows_known"] == rows

@@ -6,6 +6,7 @@ from __future__ import annotations
 import csv
 import json
 import random
+import time
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 full = [pytest.mark.full, pytest.mark.timeout(300)]
 DAY_MS = 86_400_000
+COUNTS = ("records", "bytes", "reads", "read_bytes")
 
 
 # ---- one file ---------------------------------------------------------------------------------------------------
@@ -123,6 +125,7 @@ class TestLakes:
                 one = sums.setdefault((row["bucket"], day), Counter())
                 one["records"] += 1
                 one["bytes"] += len(row["payload"])
+                one["reads"] = one["read_bytes"] = 0
         return [{"bucket": bucket, "day": day, **one} for (bucket, day), one in sorted(sums.items())]
 
     def test_sums_are_those_of_the_rows(self, spark: SparkSession, node: Node) -> None:
@@ -159,12 +162,35 @@ class TestLakes:
             assert summary["lines"] == len(expected) and "days" not in summary
         assert [json.loads(line) for line in (tmp_path / "usage.json").read_text().splitlines()] == expected
         with (tmp_path / "usage.csv").open() as file:
-            rows = [{**row, "records": int(row["records"]), "bytes": int(row["bytes"])} for row in csv.DictReader(file)]
+            rows = [{**row, **{name: int(row[name]) for name in COUNTS}} for row in csv.DictReader(file)]
         assert rows == expected
         table = pq.read_table(tmp_path / "usage.parquet").to_pylist()
         assert [{**row, "day": row["day"].isoformat()} for row in table] == expected
         with pytest.raises(JobRefused, match="no known kind"):
             self.usage(spark, node, output="usage.xlsx")
+
+    def test_reads_stand_beside_what_was_written_and_alone_where_nothing_was(
+        self, spark: SparkSession, tmp_path: Path
+    ) -> None:
+        with Node.started(tmp_path, flags=(*FLAGS, "--checkpoint-interval-ms", "50")) as node:
+            model: Model = {}
+            fill(node, model, keys(2), rounds=1)
+            with node.connect() as connection:
+                connection.request("PUT", "/v1/stream/hot/alone", {"Content-Type": "text/plain"}, b"in memory")
+            for key in ("lake/stream-000", "lake/stream-000", "hot/alone"):
+                node.request("GET", f"/v1/stream/{key}?offset=-1")
+            size = 2 * sum(map(len, model["lake/stream-000"]))
+            until_s = time.monotonic() + 20
+            while sum(line["reads"] for line in Calls(node.url).reads()) < 3:
+                assert time.monotonic() < until_s
+            found = self.usage(spark, node)
+            assert (found["reads"], found["read_bytes"]) == (3, size + 9)
+            days = {line["bucket"]: {name: line[name] for name in COUNTS} for line in found["days"]}
+            written = sum(len(record) for records in model.values() for record in records)
+            assert days == {
+                "lake": {"records": 6, "bytes": written, "reads": 2, "read_bytes": size},
+                "hot": {"records": 0, "bytes": 0, "reads": 1, "read_bytes": 9},
+            }
 
     def test_an_empty_lake_has_nothing(self, spark: SparkSession, node: Node) -> None:
         found = self.usage(spark, node)

@@ -11,6 +11,8 @@ Owns the schema and its transactions. Never decides what is written when: checkp
                               files of the lake; dead_ms: since when no extent is left, by a swap or as gc found
                               came, went: numbers of the swaps that brought it and took it, if any did (see ledger.py)
     buckets(name, row)
+    reads(day, bucket, reads, bytes)
+                              how much was read; what is older than READS_DAYS goes
     things(domain, name, row) state beside the streams; each domain knows its own rows
     meta(name, value)         position, log_floor, next_sid, format; swaps: how many there were; table_behind: 1 while
                               the lake's table may not show the last of them
@@ -30,7 +32,7 @@ import msgspec
 
 from headwater.model.extents import Extent
 from headwater.model.row import BucketRow, StreamRow
-from headwater.world import Change
+from headwater.world import Change, ReadCount
 
 FORMAT = 3
 
@@ -52,8 +54,13 @@ create table if not exists buckets (name text primary key, row blob not null) wi
 create table if not exists things (
     domain text, name text, row blob not null, primary key (domain, name)
 ) without rowid;
+create table if not exists reads (
+    day integer, bucket text, reads integer not null, bytes integer not null, primary key (day, bucket)
+) without rowid;
 create table if not exists meta (name text primary key, value integer not null) without rowid;
 """
+READS_DAYS = 400
+"""How long counts of reads are kept: a year, and time to fetch it."""
 BUSY_S_MAX = 60.0
 """How long a write waits for another connection's to end."""
 _encode = msgspec.msgpack.Encoder().encode
@@ -148,6 +155,13 @@ class SqliteCatalog:
     def load_things(self, domain: str) -> dict[str, bytes]:
         return dict(self._reader.execute("select name, row from things where domain = ?", (domain,)))
 
+    def reads(self, day: int, bucket: str, count_max: int) -> list[ReadCount]:
+        rows = self._reader.execute(
+            "select day, bucket, reads, bytes from reads where (day, bucket) > (?, ?) order by day, bucket limit ?",
+            (day, bucket, count_max),
+        )
+        return [ReadCount(*row) for row in rows]
+
     def page(self, low: str, high: str, count_max: int) -> list[StreamRow]:
         rows = self._reader.execute(
             "select row from streams where key > ? and key < ? order by key limit ?", (low, high, count_max)
@@ -196,6 +210,14 @@ class SqliteCatalog:
                 " on conflict (domain, name) do update set row = excluded.row",
                 (thing for thing in change.things if thing[2] is not None),
             )
+            if change.reads:
+                db.executemany(
+                    "insert into reads (day, bucket, reads, bytes) values (?, ?, ?, ?) on conflict (day, bucket)"
+                    " do update set reads = reads + excluded.reads, bytes = bytes + excluded.bytes",
+                    ((count.day, count.bucket, count.reads, count.bytes) for count in change.reads),
+                )
+                newest = max(count.day for count in change.reads)
+                db.execute("delete from reads where day < ?", (newest - READS_DAYS,))
             db.executemany(
                 "insert into meta (name, value) values (?, ?) on conflict (name) do update set value = excluded.value",
                 [

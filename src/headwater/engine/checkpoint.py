@@ -16,7 +16,7 @@ from headwater.engine.signal import Signal
 from headwater.model.buckets import Bucket
 from headwater.model.row import StreamRow
 from headwater.model.stream import Unchanged
-from headwater.world import Change
+from headwater.world import Change, ReadCount
 
 SLICE_STREAMS = 500
 """Rows captured without a pause: about 2 ms of the event loop."""
@@ -41,12 +41,14 @@ async def write_out(group: Group) -> int:
     buckets: dict[str, Bucket] = {}
     things: dict[str, dict[str, bytes | None]] = {}
     cuts: dict[int, int] = {}
+    reads: list[ReadCount] = []
     try:
         rows = await _capture(shelf, captured)
         # No await from here to the barrier: everything below is true for one position.
         buckets, shelf.dirty_buckets = shelf.dirty_buckets, {}
         things = {name: domain.changes() for name, domain in group.domains.items()}
         cuts, shelf.cuts = shelf.cuts, {}
+        reads = group.tally.take()
         extents = {sid: list(fresh) for sid, fresh in shelf.new_extents.items()}
         files = list(shelf.new_files)
         removed = dict(shelf.removed)
@@ -66,9 +68,10 @@ async def write_out(group: Group) -> int:
             position,
             floor,
             group.next_sid,
+            reads,
         )
         count = len(change.rows) + len(change.gone) + len(change.buckets) + len(change.things)
-        if not (count or extents or files or cuts):
+        if not (count or extents or files or cuts or reads):
             return 0
         signal = Signal()
         group.barrier(signal)
@@ -83,6 +86,7 @@ async def write_out(group: Group) -> int:
             shelf.dirty_buckets.setdefault(name, bucket)
         shelf.cuts = cuts | shelf.cuts
         shelf.lost = shelf.losing | shelf.lost
+        group.tally.give_back(reads)
         for name, changes in things.items():
             group.domains[name].retry(changes)
         raise

@@ -18,6 +18,7 @@ from typing import Protocol
 from headwater.engine.live import UNBORN, Domain, Follower, LiveStream, Observer
 from headwater.engine.policies import Policies
 from headwater.engine.shelf import Shelf, held_bytes
+from headwater.engine.tally import Tally
 from headwater.errors import Failure, LogUnavailable, Overloaded, StreamNotFound, StreamSoftDeleted
 from headwater.model import buckets as bucket_rules
 from headwater.model.commands import BucketCommand, Command, Create
@@ -70,6 +71,7 @@ class Group:
         self.resolve_cold: Callable[[ColdOffset, str, Command, Waiter], None] | None = None
         """Looks up a place that memory does not hold, then submits the command again."""
         self.domains: dict[str, Domain] = {}
+        self.tally = Tally(clock)
         self.appends_count = 0
         self.next_sid = max(catalog.next_sid, 1)
         self._schedule = schedule
@@ -245,9 +247,7 @@ class Group:
             self._sync_acks.append((position, waiter, event, stream))
             self._want_commit()
 
-    def _settle_later(
-        self, key: str, position: int, waiter: Waiter | None, event: Event, stream: LiveStream
-    ) -> None:
+    def _settle_later(self, key: str, position: int, waiter: Waiter | None, event: Event, stream: LiveStream) -> None:
         self._sync_target = position
         if position <= self.log.synced:
             self._settle(stream, event)

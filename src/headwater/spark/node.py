@@ -149,6 +149,14 @@ class Node:
             yield answer.body
             after = answer.headers.get("headwater-next")
 
+    def reads(self) -> Iterator[dict[str, Any]]:
+        """How much was read of each bucket on each day, as of the last checkpoint: day, bucket, reads, bytes."""
+        after: str | None = ""
+        while after is not None:
+            page = self.json("GET", "/__headwater/usage" + (f"?{urlencode({'after': after})}" if after else ""))
+            yield from page["days"]
+            after = page["next"]
+
     def swap(self, remove: list[str], add: list[str]) -> dict[str, Any]:
         """Replaces files of the lake by others with the same live rows. Safe to repeat."""
         done: dict[str, Any] = self.json("POST", "/__headwater/lake/swap", {"remove": remove, "add": add}, repeat=True)

@@ -26,6 +26,7 @@ from headwater.errors import BadBody, BadQuery, MethodNotAllowed, NoSuchRoute
 HOLD_MS_DEFAULT, HOLD_MS_MIN, HOLD_MS_MAX = 3_600_000, 100, 86_400_000
 PART_BYTES_DEFAULT = 16 * 1024 * 1024
 PART_BYTES_MAX = 64 * 1024 * 1024
+_FAR = 1 << 59
 _POST, _GET, _GET_DELETE = "POST, OPTIONS", "GET, OPTIONS", "GET, DELETE, OPTIONS"
 
 
@@ -61,8 +62,8 @@ class BackupDoor:
         elif len(parts) == 2 and parts[1] in ("catalog", "log"):
             _only(method, _GET)
             wanted = parse.query(query, ("from", "size"))
-            start = _number(wanted, "from", 0)
-            size = min(_number(wanted, "size", PART_BYTES_DEFAULT), PART_BYTES_MAX)
+            start = parse.whole(wanted, "from", 0, _FAR)
+            size = min(parse.whole(wanted, "size", PART_BYTES_DEFAULT, _FAR), PART_BYTES_MAX)
             hold = self._held(parts[0])
             exchange.run(self._part(exchange, hold.catalog if parts[1] == "catalog" else hold.log, start, size))
         else:
@@ -127,15 +128,6 @@ def _read(path: Path, start: int, size: int) -> bytes:
         return found[0] if len(found) == 1 else b"".join(found)
     finally:
         os.close(descriptor)
-
-
-def _number(wanted: dict[str, str], name: str, default: int) -> int:
-    text = wanted.get(name)
-    if text is None:
-        return default
-    if not (text.isascii() and text.isdigit() and len(text) <= 18):
-        raise BadQuery(name, "expected a number of bytes")
-    return int(text)
 
 
 def _only(method: bytes, allowed: str) -> None:

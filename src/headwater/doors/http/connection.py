@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 from headwater.doors.http.respond import Responder
 from headwater.doors.http.wire import BODY, HEAD, IDLE, Continue, Parsed, Request, RequestParser
 from headwater.engine.group import Outcome
-from headwater.errors import Failure, Overloaded, RequestTimeout
+from headwater.errors import Failure, MethodNotAllowed, NoSuchRoute, Overloaded, RequestTimeout
 from headwater.world import BlobsUnavailable
 
 if TYPE_CHECKING:
@@ -43,6 +43,13 @@ class Exchange:
         self.answer: bytes | None = None
         self.then: Callable[[Exchange, Outcome], None] | None = None
         """What to do with the outcome of a submitted command."""
+
+    def only(self, method: bytes, rest: bytes = b"") -> None:
+        """Refuses any other method, and a path that goes on."""
+        if rest not in (b"", b"/"):
+            raise NoSuchRoute
+        if self.request.method != method:
+            raise MethodNotAllowed(f"{method.decode()}, OPTIONS")
 
     def resolve(self, outcome: Outcome) -> None:
         if self.then is not None:

@@ -325,6 +325,8 @@ class DurableStreams:
 
     def _send_body(self, exchange: Exchange, answer: list[tuple[str, str]], part: Slice) -> None:
         size = part.end - part.start
+        if part.count:
+            self._group.tally.add(part.stream.key, size)
         if part.stream.is_json:
             size += max(part.count - 1, 0) + 2
         head = self._responder.head(200, answer, size, exchange.request.keep_alive)

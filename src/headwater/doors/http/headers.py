@@ -184,3 +184,13 @@ def query(raw: bytes, single: tuple[str, ...]) -> dict[str, str]:
             raise BadQuery(name, "given more than once")
         found[name] = value
     return found
+
+
+def whole(wanted: dict[str, str], name: str, default: int, high: int) -> int:
+    """A query parameter that is a whole number up to `high`."""
+    text = wanted.get(name)
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) <= 19) or int(text) > high:
+        raise BadQuery(name, "expected a whole number")
+    return int(text)

@@ -25,7 +25,7 @@ from headwater.engine.flush import Flusher
 from headwater.engine.group import Group
 from headwater.engine.live import LiveStream
 from headwater.engine.swap import Swapper
-from headwater.errors import BadBody, BadQuery, LogUnavailable, MethodNotAllowed, NoSuchRoute, Overloaded
+from headwater.errors import BadBody, BadQuery, LogUnavailable, Overloaded
 from headwater.model import offsets
 from headwater.model.extents import Extent
 from headwater.model.names import bucket_of, stream_of
@@ -122,7 +122,7 @@ class LakeCalls:
 
     def _files(self, exchange: Exchange, rest: bytes, query: bytes) -> None:
         """`GET …/files`: takes a checkpoint, then tells of every file that holds settled records."""
-        _only(exchange, rest, b"GET")
+        exchange.only(b"GET", rest)
         exchange.run(self._answer_files(exchange))
 
     async def _answer_files(self, exchange: Exchange) -> None:
@@ -158,7 +158,7 @@ class LakeCalls:
 
     def _extents(self, exchange: Exchange, rest: bytes, query: bytes) -> None:
         """`POST …/extents`: which rows of the named files are live, as Arrow IPC."""
-        _only(exchange, rest, b"POST")
+        exchange.only(b"POST", rest)
         try:
             files = _files_asked(exchange.request.body).files
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -183,10 +183,10 @@ class LakeCalls:
 
     def _streams(self, exchange: Exchange, rest: bytes, query: bytes) -> None:
         """`GET …/streams?after=SID&limit=N`: every stream in pages, as Arrow IPC."""
-        _only(exchange, rest, b"GET")
+        exchange.only(b"GET", rest)
         wanted = parse.query(query, ("after", "limit"))
-        after = -1 if wanted.get("after", "-1") == "-1" else _number(wanted, "after", 0, SID_MAX)
-        limit = min(_number(wanted, "limit", STREAMS_DEFAULT, SID_MAX), STREAMS_MAX)
+        after = -1 if wanted.get("after", "-1") == "-1" else parse.whole(wanted, "after", 0, SID_MAX)
+        limit = min(parse.whole(wanted, "limit", STREAMS_DEFAULT, SID_MAX), STREAMS_MAX)
         if not limit:
             raise BadQuery("limit", "expected at least 1")
         exchange.run(self._answer_streams(exchange, after, limit))
@@ -206,10 +206,10 @@ class LakeCalls:
 
     def _losses(self, exchange: Exchange, rest: bytes, query: bytes) -> None:
         """`GET …/losses?after=P&limit=N`: streams that let go of records behind a position, by trim or retention."""
-        _only(exchange, rest, b"GET")
+        exchange.only(b"GET", rest)
         wanted = parse.query(query, ("after", "limit"))
-        after = _number(wanted, "after", 0, SID_MAX)
-        limit = min(_number(wanted, "limit", LOSSES_DEFAULT, SID_MAX), LOSSES_MAX)
+        after = parse.whole(wanted, "after", 0, SID_MAX)
+        limit = min(parse.whole(wanted, "limit", LOSSES_DEFAULT, SID_MAX), LOSSES_MAX)
         if not limit:
             raise BadQuery("limit", "expected at least 1")
         exchange.run(self._answer_losses(exchange, after, limit))
@@ -241,7 +241,7 @@ class LakeCalls:
 
     def _swap(self, exchange: Exchange, rest: bytes, query: bytes) -> None:
         """`POST …/swap`: files with the same live rows take the place of others."""
-        _only(exchange, rest, b"POST")
+        exchange.only(b"POST", rest)
         try:
             asked = _swap_asked(exchange.request.body)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -281,19 +281,3 @@ def _in_order(book: Book, files: list[str]) -> Iterator[list[Extent]]:
 def _arrow(exchange: Exchange, body: bytes, more: list[tuple[str, str]] | None = None) -> bytes:
     headers = [("Content-Type", ARROW), ("Cache-Control", "no-store"), *(more or ())]
     return exchange.responder.full(200, headers, body, exchange.request.keep_alive)
-
-
-def _only(exchange: Exchange, rest: bytes, method: bytes) -> None:
-    if rest not in (b"", b"/"):
-        raise NoSuchRoute
-    if exchange.request.method != method:
-        raise MethodNotAllowed(f"{method.decode()}, OPTIONS")
-
-
-def _number(wanted: dict[str, str], name: str, default: int, high: int) -> int:
-    text = wanted.get(name)
-    if text is None:
-        return default
-    if not (text.isascii() and text.isdigit() and len(text) <= 19) or int(text) > high:
-        raise BadQuery(name, "expected a whole number")
-    return int(text)

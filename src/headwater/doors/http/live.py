@@ -241,7 +241,7 @@ class SseFeed:
         self._group = group
         self._reads = reads
         self._stream = stream
-        self._offset = offset
+        self._begin = self._offset = offset
         self._cursor = cursor
         self._keepalive_s = keepalive_s
         self._closed = closed
@@ -353,4 +353,7 @@ class SseFeed:
         if not self._over:
             self._over = True
             self._group.unfollow(self._stream, self)
+            # Counted here and not with each event: a connection lives for a minute, and its events are many.
+            if self._offset > self._begin:
+                self._group.tally.add(self._stream.key, self._offset - self._begin)
             self._closed()

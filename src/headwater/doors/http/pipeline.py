@@ -27,7 +27,7 @@ from headwater.engine.flush import Flusher
 from headwater.engine.group import Group
 from headwater.engine.hot import walk
 from headwater.engine.signal import synced
-from headwater.errors import BadQuery, MethodNotAllowed, NoSuchRoute, OffsetGone
+from headwater.errors import BadQuery, NoSuchRoute, OffsetGone
 
 FEED_BYTES_DEFAULT = 16 * 1024 * 1024
 FEED_BYTES_MAX = 64 * 1024 * 1024
@@ -52,13 +52,13 @@ class Pipeline:
     def groups(self, exchange: Exchange, rest: bytes, query: bytes) -> None:
         """`/__headwater/groups` and what is below it."""
         if rest in (b"", b"/"):
-            _only(exchange, b"GET")
+            exchange.only(b"GET")
             exchange.json(200, {"groups": [self._state()]})
         elif rest == b"/0/feed":
-            _only(exchange, b"GET")
+            exchange.only(b"GET")
             self._feed(exchange, query)
         elif rest == b"/0/cut":
-            _only(exchange, b"GET")
+            exchange.only(b"GET")
             self._cut(exchange, query)
         else:
             raise NoSuchRoute
@@ -75,15 +75,15 @@ class Pipeline:
 
     def _feed(self, exchange: Exchange, query: bytes) -> None:
         wanted = parse.query(query, ("from", "to", "max_bytes"))
-        start, until = _number(wanted, "from", 0, _FAR), _number(wanted, "to", _FAR, _FAR)
-        bytes_max = min(_number(wanted, "max_bytes", FEED_BYTES_DEFAULT, 1 << 40), FEED_BYTES_MAX)
+        start, until = parse.whole(wanted, "from", 0, _FAR), parse.whole(wanted, "to", _FAR, _FAR)
+        bytes_max = min(parse.whole(wanted, "max_bytes", FEED_BYTES_DEFAULT, 1 << 40), FEED_BYTES_MAX)
         exchange.run(self._answer_feed(exchange, start, until, bytes_max))
 
     def _cut(self, exchange: Exchange, query: bytes) -> None:
         wanted = parse.query(query, ("from", "to", "max_rows", "max_bytes"))
-        start, until = _number(wanted, "from", 0, _FAR), _number(wanted, "to", _FAR, _FAR)
-        rows_max = _number(wanted, "max_rows", _FAR, _FAR)
-        bytes_max = _number(wanted, "max_bytes", _FAR, _FAR)
+        start, until = parse.whole(wanted, "from", 0, _FAR), parse.whole(wanted, "to", _FAR, _FAR)
+        rows_max = parse.whole(wanted, "max_rows", _FAR, _FAR)
+        bytes_max = parse.whole(wanted, "max_bytes", _FAR, _FAR)
         exchange.run(self._answer_cut(exchange, start, until, rows_max, bytes_max))
 
     async def _answer_feed(self, exchange: Exchange, start: int, until: int, bytes_max: int) -> None:
@@ -126,9 +126,7 @@ class Pipeline:
 
     def lake(self, exchange: Exchange, rest: bytes, query: bytes) -> None:
         """`GET /__headwater/lake`: files, rows and bytes of the lake, as of the last checkpoint."""
-        if rest not in (b"", b"/"):
-            raise NoSuchRoute
-        _only(exchange, b"GET")
+        exchange.only(b"GET", rest)
         if self._describe is None:
             raise BadQuery("lake", "this node has no lake")
         exchange.run(self._answer_lake(exchange, self._describe))
@@ -138,7 +136,7 @@ class Pipeline:
 
     def flush(self, exchange: Exchange, rest: bytes, query: bytes) -> None:
         """`POST /__headwater/flush` or `.../flush/{bucket}/{stream}`: settles what is synced by now."""
-        _only(exchange, b"POST")
+        exchange.only(b"POST")
         if self._flusher is None:
             raise BadQuery("flush", "this node has no lake")
         if rest not in (b"", b"/"):
@@ -149,17 +147,3 @@ class Pipeline:
         flushed = await flusher.flush_all()
         await synced(self._group)  # a position that was told never goes back
         exchange.json(200, {"flushed_bytes": flushed, "lake_position": self._group.lake_position()})
-
-
-def _only(exchange: Exchange, method: bytes) -> None:
-    if exchange.request.method != method:
-        raise MethodNotAllowed(f"{method.decode()}, OPTIONS")
-
-
-def _number(wanted: dict[str, str], name: str, default: int, high: int) -> int:
-    text = wanted.get(name)
-    if text is None:
-        return default
-    if not (text.isascii() and text.isdigit() and len(text) <= 19) or int(text) > high:
-        raise BadQuery(name, "expected a whole number")
-    return int(text)

@@ -160,6 +160,8 @@ class Snapshots:
         ]
         if part.closed:
             headers.append(("Stream-Closed", "true"))
+        if exchange.request.method == b"GET":
+            self._group.tally.add(stream.key, len(body) + part.end - part.start)
 
         def parts() -> Iterator[bytes]:
             yield first + body

@@ -128,6 +128,9 @@ class _Tail:
     ) -> None:
         self._owner = owner
         self._exchange = exchange
+        self._tally = group.tally
+        self._sent_bytes: dict[str, int] = {}
+        """By bucket."""
         self._keepalive_s = keepalive_s
         now_s = asyncio.get_running_loop().time()
         self._quiet_since_s = now_s
@@ -160,6 +163,8 @@ class _Tail:
         size = 0
         for batch in self._feed.take():
             event = _events(batch)
+            bucket = batch.stream.key.partition("/")[0]
+            self._sent_bytes[bucket] = self._sent_bytes.get(bucket, 0) + batch.ends[-1] - batch.start
             held.append(event)
             size += len(event)
             if size >= 65_536:
@@ -195,6 +200,8 @@ class _Tail:
         if not self._over:
             self._over = True
             self._feed.close()
+            for bucket, sent_bytes in self._sent_bytes.items():
+                self._tally.add(bucket, sent_bytes)
             self._owner.open_count -= 1
 
 

@@ -27,7 +27,7 @@ SLICE_BYTES = 64 * 1024
 class Reading:
     """Waits as a Waiter and as a Follower. While it lasts, its connection's `alone` is this."""
 
-    __slots__ = ("_after", "_command", "_connection", "_key", "_parts", "_reply", "_stream", "_timer")
+    __slots__ = ("_after", "_command", "_connection", "_key", "_parts", "_reply", "_size", "_stream", "_timer")
 
     def __init__(self, connection: Connection, command: Read, key: str) -> None:
         self._connection = connection
@@ -39,6 +39,7 @@ class Reading:
         """The stream it follows."""
         self._timer: asyncio.TimerHandle | None = None
         self._reply = b""
+        self._size = 0
         self._parts: Iterator[bytes] | None = None
         """What is left of a reply that is too large for one write."""
 
@@ -94,17 +95,18 @@ class Reading:
 
     def wake(self, stream: LiveStream) -> None:
         # Those who wait for the same share the bytes of the reply; the group forgets them when the stream grows again.
-        command = self._command
+        server, command = self._connection.server, self._command
         same = ("s3p", command.min_ms, command.min_n, command.count)
         if stream.encoded is not None and (known := stream.encoded.get(same)) is not None:
             self.leave()
+            server.group.tally.add(self._key, known[1])
             self._finish(known[0])
             return
         self._look(stream)
         if self._reply:
             if stream.encoded is None:
                 stream.encoded = {}
-            stream.encoded[same] = (self._reply, stream.visible, False)
+            stream.encoded[same] = (self._reply, self._size, False)
 
     def gone(self, stream: LiveStream) -> None:
         self.leave()
@@ -130,7 +132,10 @@ class Reading:
     # ---- the reply ------------------------------------------------------------------------------------------------
 
     def _answer(self, found: list[Record]) -> None:
-        if sum(40 + len(payload) for _, _, payload in found) <= SLICE_BYTES:
+        self._size = sum(len(payload) for _, _, payload in found)
+        if found:
+            self._connection.server.group.tally.add(self._key, self._size)
+        if self._size + 40 * len(found) <= SLICE_BYTES:
             self._reply = replies.records(found)
             self._finish(self._reply)
         else:

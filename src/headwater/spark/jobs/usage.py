@@ -1,4 +1,5 @@
-"""`usage`: how many records and bytes each bucket has in the lake, by the day they were written; and its streams.
+"""`usage`: how many records and bytes each bucket has in the lake, by the day they were written; how often it was read,
+by the day that happened; and its streams.
 
 Owns the sums. Never reads a payload, and never shuffles a row: a record's size is the step to the next one's offset, a
 file becomes a line for each bucket and day where it is read, and only those lines are added up.
@@ -7,6 +8,7 @@ file becomes a line for each bucket and day where it is read, and only those lin
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +31,8 @@ BUCKETS_SHOWN_MAX = 100
 FORMATS = (".json", ".csv", ".parquet")
 DAY_MS = 86_400_000
 _DAYS = "bucket string, day date, records long, bytes long"
+_READS = "bucket string, day date, reads long, read_bytes long"
+_COUNTS = ("records", "bytes", "reads", "read_bytes")
 _STREAMS = "bucket string, streams long, records long, bytes long, hot_bytes long"
 
 
@@ -46,11 +50,13 @@ def usage(
         days = _days(spark, node, listing.place, listing.files)
         days = days.cache()
         try:
-            sums = days.agg({"records": "sum", "bytes": "sum", "*": "count", "day": "max"}).collect()[0].asDict()
+            sums = days.agg({**dict.fromkeys(_COUNTS, "sum"), "*": "count"}).collect()[0].asDict()
             summary: dict[str, object] = {
                 "streams": sum(one["streams"] for one in buckets),
                 "settled_records": sums["sum(records)"] or 0,
                 "settled_bytes": sums["sum(bytes)"] or 0,
+                "reads": sums["sum(reads)"] or 0,
+                "read_bytes": sums["sum(read_bytes)"] or 0,
                 "hot_bytes": sum(one["hot_bytes"] for one in buckets),
                 "files": len(listing.files),
                 "files_bytes": sum(file.bytes for file in listing.files),
@@ -126,16 +132,20 @@ def _streams(node: Node, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Recor
             yield from _summed(held, ["bucket"], ["streams", "records", "bytes", "hot_bytes"])
 
 
-# ---- what files have ---------------------------------------------------------------------------------------------
+# ---- what files have, and what was read --------------------------------------------------------------------------
 
 
 def _days(spark: SparkSession, node: Node, place: Place, files: list[File]) -> DataFrame:
     from pyspark.sql import functions as F
 
-    if not files:
-        return spark.createDataFrame([], _DAYS)
-    found = over_files(spark, files, partial(_file_days, node, place), _DAYS)
-    return found.groupBy("bucket", "day").agg(F.sum("records").alias("records"), F.sum("bytes").alias("bytes"))
+    lines = [(line["bucket"], date.fromisoformat(line["day"]), line["reads"], line["bytes"]) for line in node.reads()]
+    read = spark.createDataFrame(lines, _READS)
+    if files:
+        found = over_files(spark, files, partial(_file_days, node, place), _DAYS)
+        found = found.groupBy("bucket", "day").agg(F.sum("records").alias("records"), F.sum("bytes").alias("bytes"))
+    else:
+        found = spark.createDataFrame([], _DAYS)
+    return found.join(read, ["bucket", "day"], "full").na.fill(0, list(_COUNTS))
 
 
 def _file_days(node: Node, place: Place, files: list[File]) -> Iterator[pa.RecordBatch]:
