@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
@@ -16,12 +15,12 @@ from typing import Annotated, Any
 import msgspec
 import typer
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
 from headwater import config
 from headwater.cli import client as http
 from headwater.cli.client import Client, ClientError
+from headwater.cli.progress import progress
 
 app = typer.Typer(help="Look at the lake, check it, and remove what nothing refers to.", no_args_is_help=True)
 
@@ -73,10 +72,10 @@ def verify(
         from headwater.lake.verify import verify as check
 
         settings = _settings(data, config_file)
-        with opened(Path(settings.data), settings.log_file_bytes) as stopped, _progress() as progress:
+        with opened(Path(settings.data), settings.log_file_bytes) as stopped, progress() as tell:
             store = _store(settings)
             found = read_table(store)
-            report = check(store, {} if found is None else found[1], stopped, deep, progress)
+            report = check(store, {} if found is None else found[1], stopped, deep, tell)
         if as_json:
             typer.echo(msgspec.json.encode(report))
         else:
@@ -217,23 +216,6 @@ def _telling() -> Iterator[None]:
     except sqlite3.Error as why:
         typer.echo(http.printable(f"error: the catalog cannot be read: {why}"), err=True)
         raise typer.Exit(1) from None
-
-
-@contextmanager
-def _progress() -> Iterator[Any]:
-    """A bar per kind of thing on a terminal; nothing elsewhere."""
-    if not sys.stderr.isatty():
-        yield lambda what, done, total: None
-        return
-    with Progress(console=Console(stderr=True), transient=True) as bars:
-        tasks: dict[str, Any] = {}
-
-        def tell(what: str, done: int, total: int | None) -> None:
-            if what not in tasks:
-                tasks[what] = bars.add_task(what, total=total)
-            bars.update(tasks[what], completed=done, total=total)
-
-        yield tell
 
 
 def _cell(name: str, value: object) -> str:

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headwater.lake.layout import DATA, PRUNED_BY, SCHEMA, NewFile, statistics
+from headwater.lake.pyfile import PyFile
 from headwater.lake.store import Data, LakeDamaged, ObjectStore, StoreError, check_key
 from headwater.lake.writer import SORTED_BY, in_order
 
@@ -204,16 +205,13 @@ class _Opened:
         return NotLake(self._path, str(error).partition("\n")[0])
 
 
-class _Source:
+class _Source(PyFile):
     """An object of the store as the file that Arrow reads from."""
 
-    closed = False
-
     def __init__(self, store: ObjectStore, path: str, size: int) -> None:
+        super().__init__(size)
         self._store = store
         self._path = path
-        self._size = size
-        self._at = 0
         self._held: list[tuple[int, Data]] = []
         self.failure: StoreError | None = None
         """What the store raised, which Arrow would turn into words."""
@@ -223,15 +221,11 @@ class _Source:
         self._held = []
         self._held = [(start, self._fetch(start, length)) for start, length in ranges]
 
-    def read(self, length: int = -1) -> Data:
-        length = self._size - self._at if length < 0 else min(length, self._size - self._at)
-        if length <= 0:
-            return b""
-        at, self._at = self._at, self._at + length
-        for start, data in self._held:
-            if start <= at and at + length <= start + len(data):
-                return data[at - start : at - start + length]
-        return self._fetch(at, length)
+    def fetched(self, start: int, length: int) -> Data:
+        for held_from, data in self._held:
+            if held_from <= start and start + length <= held_from + len(data):
+                return data[start - held_from : start - held_from + length]
+        return self._fetch(start, length)
 
     def _fetch(self, start: int, length: int) -> Data:
         if start < 0 or length <= 0 or start + length > self._size:
@@ -243,28 +237,3 @@ class _Source:
         except StoreError as error:
             self.failure = error
             raise OSError(error.reason) from error
-
-    def read_buffer(self, length: int) -> pa.Buffer:
-        return pa.py_buffer(self.read(length))
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        self._at = offset if whence == 0 else self._at + offset if whence == 1 else self._size + offset
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
-
-    def size(self) -> int:
-        return self._size
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def close(self) -> None:
-        """Nothing is held open."""
-
-    def flush(self) -> None:
-        """Nothing is written."""

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from headwater.lake.cache import DiskCache, MemoryCache
 from headwater.lake.layout import SERVED
+from headwater.lake.pyfile import PyFile
 from headwater.lake.store import Data, LakeDamaged, ObjectMissing, ObjectStore
 from headwater.model.extents import Extent, Stretch
 
@@ -301,52 +302,18 @@ def _parsed_footer(file: str, data: Data) -> tuple[pq.FileMetaData, int]:
     return footer, len(data) * _PARSED_FOOTER_FACTOR
 
 
-class _Window:
+class _Window(PyFile):
     """A part of a file that stands for the whole: what Arrow asks for lies within the part, or the file is damaged."""
-
-    closed = False
 
     def __init__(self, data: Data, start: int) -> None:
         self._buffer = pa.py_buffer(data)
         self._start = start
-        self._at = 0
+        super().__init__(start + int(self._buffer.size))
 
-    def read_buffer(self, length: int) -> pa.Buffer:
-        begin = self._at - self._start
-        if begin < 0 or begin + length > self._buffer.size:
+    def fetched(self, start: int, length: int) -> pa.Buffer:
+        if start < self._start:
             raise OSError("its footer points outside the row group")
-        self._at += length
-        return self._buffer.slice(begin, length)
-
-    def read(self, length: int) -> bytes:
-        content: bytes = self.read_buffer(length).to_pybytes()
-        return content
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        self._at = offset if whence == 0 else self._at + offset if whence == 1 else self._end + offset
-        return self._at
-
-    @property
-    def _end(self) -> int:
-        return self._start + int(self._buffer.size)
-
-    def tell(self) -> int:
-        return self._at
-
-    def size(self) -> int:
-        return self._end
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def close(self) -> None:
-        """Nothing is held open."""
-
-    def flush(self) -> None:
-        """Nothing is written."""
+        return self._buffer.slice(start - self._start, length)
 
 
 def _span(row_group: pq.RowGroupMetaData, names: tuple[str, ...]) -> tuple[int, int]:

@@ -16,7 +16,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headwater.lake.layout import SCHEMA
-from headwater.lake.store import LakeDamaged, ObjectStore, StoreError
+from headwater.lake.pyfile import PyFile
+from headwater.lake.store import Data, LakeDamaged, ObjectStore, StoreError
 from headwater.spark.node import Node
 
 if TYPE_CHECKING:
@@ -32,57 +33,26 @@ EXTENTS_PER_CALL = 500_000
 T = TypeVar("T")
 
 
-class _Object:
+class _Object(PyFile):
     """An object as a file that Arrow reads ranges of. Its end, where the footer is, is fetched once."""
 
-    closed = False
-
     def __init__(self, store: ObjectStore, key: str) -> None:
+        tail, size = store.get_tail(key, _TAIL_BYTES)
+        super().__init__(size)
         self._store, self._key = store, key
-        tail, self._size = store.get_tail(key, _TAIL_BYTES)
         self._tail = memoryview(tail)
-        self._at = 0
         self.failure: StoreError | None = None
         """Why a range could not be read: Arrow makes a plain OSError of it."""
 
-    def read(self, length: int = -1) -> bytes:
-        length = self._size - self._at if length < 0 else min(length, self._size - self._at)
-        if length <= 0:
-            return b""
-        start, kept_from = self._at, self._size - len(self._tail)
-        self._at += length
+    def fetched(self, start: int, length: int) -> Data:
+        kept_from = self._size - len(self._tail)
         if start >= kept_from:
-            return bytes(self._tail[start - kept_from : start - kept_from + length])
+            return self._tail[start - kept_from : start - kept_from + length]
         try:
-            return bytes(self._store.get_range(self._key, start, length))
+            return self._store.get_range(self._key, start, length)
         except StoreError as error:
             self.failure = error
             raise OSError(error.reason) from error
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        self._at = offset + (0, self._at, self._size)[whence]
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
-
-    def size(self) -> int:
-        return self._size
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def writable(self) -> bool:
-        return False
-
-    def close(self) -> None:
-        """Nothing is held open."""
-
-    def flush(self) -> None:
-        """Nothing is written."""
 
 
 class LakeFile:

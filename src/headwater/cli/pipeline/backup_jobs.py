@@ -11,7 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from headwater.cli.client import printable
-from headwater.cli.pipeline.common import URL_DEFAULT, Master, Token, Url, progress, run, show, telling
+from headwater.cli.pipeline.common import URL_DEFAULT, Master, Token, Url, run, show, telling
+from headwater.cli.progress import progress
 
 Endpoint = Annotated[
     str | None, typer.Option("--endpoint", metavar="URL", help="S3 server of the backups, if not Amazon's.")

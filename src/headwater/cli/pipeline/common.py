@@ -8,13 +8,12 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import Progress as Bars
 
 from headwater.cli.client import printable
+from headwater.cli.progress import progress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -90,20 +89,3 @@ def telling() -> Iterator[None]:
     except (NodeError, SparkMissing, StoreError) as why:
         typer.echo(printable(f"error: {why}"), err=True)
         raise typer.Exit(1) from None
-
-
-@contextmanager
-def progress() -> Iterator[Any]:
-    """A bar per kind of thing on a terminal; nothing elsewhere."""
-    if not sys.stderr.isatty():
-        yield lambda what, done, total: None
-        return
-    with Bars(console=Console(stderr=True), transient=True) as bars:
-        tasks: dict[str, Any] = {}
-
-        def tell(what: str, done: int, total: int | None) -> None:
-            if what not in tasks:
-                tasks[what] = bars.add_task(what, total=total)
-            bars.update(tasks[what], completed=done, total=total)
-
-        yield tell
