@@ -241,19 +241,25 @@ def _standing(flags: tuple[str, ...]) -> Iterator[Callable[..., Server]]:
 
 
 def run_b9(settings: Settings) -> list[Result]:
-    """Appends at a steady pace, alone and beside cold reads and flushes."""
+    """Appends at a steady pace, alone and beside cold reads and flushes.
+
+    `elsewhere` is for comparison: the same bytes are read from another process's file. What appends lose there they
+    lose to the processors, which two generators and a reader share with the node.
+    """
     window_s = max(settings.seconds, 3.0) * 2
     quiet = _with("--flush-bytes", "1GiB", "--lake-cache-bytes", "1MiB")
     # 3,200 appends of 1 kB a second: a flush every 0.3 s.
     mixed = _with("--flush-bytes", "1MiB", "--lake-cache-bytes", "1MiB")
-    found: dict[str, list[dict]] = {"alone": [], "beside": []}
+    found: dict[str, list[dict]] = {"alone": [], "elsewhere": [], "beside": []}
     for number in range(settings.rounds):
-        for name, peer in (("alone", quiet), ("beside", mixed)):
-            with peers.serving(peer) as server:
-                found[name].append(_paced(server, name == "beside", window_s))
+        for name, peer in (("alone", quiet), ("elsewhere", quiet), ("beside", mixed)):
+            with _plain_file(COLD_BYTES) as plain, peers.serving(peer) as server:
+                neighbour = {"alone": None, "elsewhere": (plain, "/file"), "beside": (server, None)}[name]
+                found[name].append(_paced(server, neighbour, window_s))
             tell(f"round {number + 1} {name}: {found[name][-1]}")
-    alone, beside = (median(found[name], "p99_ms") for name in ("alone", "beside"))
-    note = f"p99_ms alone {show(alone)} beside {show(beside)} {_busy(found['alone'])}".rstrip()
+    alone, elsewhere, beside = (median(found[name], "p99_ms") for name in found)
+    note = f"p99_ms alone {show(alone)} reads_elsewhere {show(elsewhere)} beside {show(beside)}"
+    note = f"{note} {_busy(found['alone'])}".rstrip()
     details = {
         "rounds": found,
         "p999_ratio": ratio(median(found["beside"], "p999_ms"), median(found["alone"], "p999_ms")),
@@ -261,13 +267,14 @@ def run_b9(settings: Settings) -> list[Result]:
     return [Result("B9", "p99_ratio", ratio(beside, alone), AIM_P99, True, note, details)]
 
 
-def _paced(server: Server, beside: bool, window_s: float) -> dict:
+def _paced(server: Server, neighbour: tuple[Server, str | None] | None, window_s: float) -> dict:
+    """`neighbour` is whom the reader reads from, and which path if not the stream."""
     reader = None
     _load("fill", server, stream="bench/cold", bytes=COLD_BYTES, record_bytes=RECORD_BYTES)
     _flush(server)
-    if beside:
-        spec = {"work": "read_for_ever", "port": server.port, "stream": "bench/cold", "bytes": COLD_BYTES}
-        spec |= {"window_s": window_s + 2, "pause_s": 0.05}
+    if neighbour is not None:
+        spec = {"work": "read_for_ever", "port": neighbour[0].port, "stream": "bench/cold", "bytes": COLD_BYTES}
+        spec |= {"path": neighbour[1], "window_s": window_s + 2, "pause_s": 0.05}
         reader = generator.start("bench.lake_load", spec)
     flushes = _metric(server, "flushes")
     try:

@@ -126,7 +126,7 @@ def read_for_ever(spec: dict) -> dict:
     until_s = time.monotonic() + spec["window_s"]
     total = 0
     while time.monotonic() < until_s:
-        reading = Reading(spec["port"], STREAM_ROOT + spec["stream"])
+        reading = Reading(spec["port"], spec["path"] or STREAM_ROOT + spec["stream"])
         while reading.bytes_count < spec["bytes"] and time.monotonic() < until_s:
             reading.next()
             time.sleep(spec["pause_s"])

@@ -169,6 +169,6 @@ def test_stretches_are_written_in_views_and_never_copied() -> None:
     for is_json, ends in ((False, b""), (True, b"[]")):
         parts = list(body_parts([stretch], is_json))
         views = [part for part in parts if isinstance(part, memoryview)]
-        assert all(view.obj is stretch.obj and len(view) <= live.SLICE_BYTES for view in views)
+        assert all(view.obj is stretch.obj and len(view) <= live.TURN_BYTES for view in views)
         assert sum(map(len, views)) == len(stretch)
         assert b"".join(part for part in parts if isinstance(part, bytes)) == ends

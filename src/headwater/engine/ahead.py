@@ -17,10 +17,10 @@ from headwater.world import Lake
 THREADS = 2
 PENDING_MAX = 16
 """Row groups on their way; more are not fetched ahead."""
-ANSWERS = 2
+ANSWERS = 3
 """How many answers of the size that a reader takes are made ready. With one, the threads wait for the reader as often
-as it for them: 0.40 of the rate from memory instead of 0.51 (`make bench ONLY=B5`, two processors)."""
-GROUPS_MAX = 6
+as it for them."""
+GROUPS_MAX = 8
 """Row groups made ready for one reader."""
 BYTES_MIN = 2 << 20
 """What a reader of small pieces has ahead of it: about a row group."""

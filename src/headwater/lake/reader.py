@@ -9,8 +9,12 @@ range of an extent is a slice of it. Arrow reads, checks and decodes without the
 
 from __future__ import annotations
 
+import threading
 from array import array
 from bisect import bisect_left, bisect_right
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 
 import msgspec
@@ -28,6 +32,8 @@ _FOOTER_GUESS_BYTES = 64 << 10
 """Read from a file's end at once: the footer of about 60 row groups."""
 _PARSED_FOOTER_FACTOR = 4
 """What a parsed footer takes in memory, about, for each of its bytes."""
+_IDLE_MAX = 8
+"""Files kept open: about as many as threads that read."""
 _MAGIC = b"PAR1"
 _IDS = ("ts_ms", "n", "position")
 _BODIES = ("offset", "payload")
@@ -68,6 +74,7 @@ class Reader:
         self._store = store
         self._cache = cache
         self._disk = disk
+        self._idle = _Idle()
 
     def records(self, extent: Extent, from_offset: int, to_offset: int) -> Columns:
         """The extent's records that lie wholly between the two offsets; none when there is none.
@@ -157,6 +164,7 @@ class Reader:
     def forget(self, file: str) -> None:
         """Drops what is kept of a file that no extent names any more."""
         self._cache.forget(lambda key: isinstance(key, tuple) and key[0] == file)
+        self._idle.take(file)
 
     # ---- rows within a row group --------------------------------------------------------------------------------
 
@@ -225,17 +233,22 @@ class Reader:
             raise LakeDamaged(file, f"it has {footer.num_row_groups} row groups, not number {number}")
         path = self._store.local_path(file)
         if path is not None:
-            # Arrow reads the file by itself: a thread that calls back into Python waits for the GIL each time, and the
-            # event loop keeps it while it sends.
-            with self._opened(file, path) as local:
-                return self._parsed(file, number, names, footer, local)
+            # Arrow reads the file by itself, and one that is open already is not opened again: a thread that comes back
+            # into Python waits for the GIL each time, and the event loop keeps it while it sends.
+            opened = self._idle.take(file)
+            if opened is None:
+                opened = self._parquet(file, number, footer, self._opened(file, path))
+            rows = self._rows_of(file, number, names, opened)
+            self._idle.give(file, opened)
+            return rows
         start, length = _span(footer.row_group(number), names)
 
         def fetch() -> Data:
             return self._store.get_range(file, start, length)
 
         def parsed(data: Data) -> pa.Table:
-            return self._parsed(file, number, names, footer, pa.PythonFile(_Window(data, start), mode="r"))
+            opened = self._parquet(file, number, footer, pa.PythonFile(_Window(data, start), mode="r"))
+            return self._rows_of(file, number, names, opened)
 
         if self._disk is None:
             return parsed(fetch())
@@ -254,15 +267,21 @@ class Reader:
         except OSError as error:
             raise self._store.explain(error) or LakeDamaged(file, str(error)) from error
 
-    def _parsed(
-        self, file: str, number: int, names: tuple[str, ...], footer: pq.FileMetaData, source: pa.NativeFile
-    ) -> pa.Table:
-        try:
+    def _parquet(self, file: str, number: int, footer: pq.FileMetaData, source: pa.NativeFile) -> pq.ParquetFile:
+        with self._told(file, number):
             # No buffering ahead: it is all here, and Arrow would copy it in a thread that calls back into Python, also
             # while that ends, which ends the process with an abort.
-            opened = pq.ParquetFile(source, metadata=footer, pre_buffer=False, page_checksum_verification=True)
+            return pq.ParquetFile(source, metadata=footer, pre_buffer=False, page_checksum_verification=True)
+
+    def _rows_of(self, file: str, number: int, names: tuple[str, ...], opened: pq.ParquetFile) -> pa.Table:
+        with self._told(file, number):
             # One thread: the engine decides how many cold reads run at once.
             return opened.read_row_group(number, columns=list(names), use_threads=False)
+
+    @contextmanager
+    def _told(self, file: str, number: int) -> Iterator[None]:
+        try:
+            yield
         except (pa.ArrowException, OSError, KeyError) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise self._store.explain(error) or LakeDamaged(file, str(error)) from error
@@ -300,6 +319,25 @@ def _parsed_footer(file: str, data: Data) -> tuple[pq.FileMetaData, int]:
     except (pa.ArrowException, OSError) as error:
         raise LakeDamaged(file, f"its footer: {error}") from error
     return footer, len(data) * _PARSED_FOOTER_FACTOR
+
+
+class _Idle:
+    """Local files that are open and not being read, those of the last reads. One reads a file at a time; another who
+    comes meanwhile opens it for itself."""
+
+    def __init__(self) -> None:
+        self._files: OrderedDict[str, pq.ParquetFile] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def take(self, file: str) -> pq.ParquetFile | None:
+        with self._lock:
+            return self._files.pop(file, None)
+
+    def give(self, file: str, opened: pq.ParquetFile) -> None:
+        with self._lock:
+            self._files[file] = opened
+            if len(self._files) > _IDLE_MAX:
+                self._files.popitem(last=False)
 
 
 class _Window(PyFile):

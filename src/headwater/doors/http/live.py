@@ -18,7 +18,7 @@ from headwater.engine.reads import Data, Slice
 from headwater.errors import Failure, StreamNotFound
 
 SLICE_BYTES = 256 * 1024
-TURN_BYTES = 512 * 1024
+TURN_BYTES = 1024 * 1024
 """What one answer writes while others wait: a client that reads fast takes megabytes without a pause otherwise, at
 about a third of a millisecond each."""
 STALLED_TICKS = 10
@@ -155,12 +155,15 @@ def body_parts(payloads: Sequence[Data], is_json: bool) -> Iterator[Data]:
 
 
 def _cut(payload: Data) -> Iterator[Data]:
-    """A stretch from the lake in views of it, so that its row group is not held for longer than it takes to send it."""
+    """A stretch from the lake in views of it, so that its row group is not held for longer than it takes to send it.
+
+    As large as a turn: with 256 KiB a reader of the lake had 0.47 of the rate from memory, with this 0.53 (B5).
+    """
     if isinstance(payload, bytes):
         yield payload
     else:
-        for at in range(0, len(payload), SLICE_BYTES):
-            yield payload[at : at + SLICE_BYTES]
+        for at in range(0, len(payload), TURN_BYTES):
+            yield payload[at : at + TURN_BYTES]
 
 
 def _behind(parts: Iterator[Data], sent_bytes: int) -> Iterator[Data]:
