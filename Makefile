@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV   := .venv
 PY     := $(VENV)/bin/python
 NODE   := tests/conformance/node_modules
+# How many files of tests `make test` runs side by side.
+WORKERS ?= 2
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
@@ -42,7 +44,7 @@ run: setup ## serve on 127.0.0.1:4437 with data in ./headwater-data; more option
 	$(VENV)/bin/headwater serve $(ARGS)
 
 test: setup spark node-modules system-packages check ## everything: checks, all tests, the official suite
-	$(PY) -m pytest
+	$(PY) -m pytest -n $(WORKERS) --dist loadfile
 	@$(MAKE) conformance
 
 quick: setup ## the quick tier of the tests; pytest options in ARGS="..."
