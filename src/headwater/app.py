@@ -205,8 +205,10 @@ class Node:
         routes.call("/__headwater/lake", pipeline.lake)
         if lake is not None and self._flusher is not None and self._sweeper is not None:
             swapper = self._swapper = Swapper(group, lake, self._flusher, self._sweeper, self._open_ledger)
+            # One round of gc sees that nothing refers to it, and another finds that its time is over.
+            unused_ms_max = settings.lake_grace_ms + 2 * settings.lake_gc_interval_ms
             self._lake_calls = LakeCalls(
-                group, self._flusher, swapper, self._read_ledger, lake.files, _place(settings, store)
+                group, self._flusher, swapper, self._read_ledger, lake.files, _place(settings, store), unused_ms_max
             )
             self._lake_calls.register(routes)
         routes.call("/__headwater/usage", Usage(group.catalog).handle)

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -197,8 +197,8 @@ def test_a_load_that_is_killed_and_run_again_has_every_row_once(tmp_path: Path) 
     rows, pad_bytes, room_bytes = 4_000, 2_500, 4 << 20
     parquet(tmp_path / "a.parquet", 0, rows)
     # A node that takes less than half of it and then nothing more: the kill comes in the middle, however quick all is.
-    settles_nothing = ("--flush-bytes", "1GiB", "--flush-interval-ms", "86400000")
-    with Node.started(tmp_path, flags=(*settles_nothing, "--hot-bytes-max", str(room_bytes))) as node:
+    with Node.started(tmp_path, flags=("--hot-bytes-max", str(room_bytes))) as node, ExitStack() as full:
+        full.enter_context(node.full())
         with (tmp_path / "log").open("wb") as log:
             # A group of its own: the command and the JVM that it starts end together.
             loading = subprocess.Popen(
@@ -214,8 +214,7 @@ def test_a_load_that_is_killed_and_run_again_has_every_row_once(tmp_path: Path) 
                 os.killpg(loading.pid, signal.SIGKILL)
             loading.wait(30)
         assert _written(node) < rows * (pad_bytes + 10)
-        node.flags = list(settles_nothing)
-        node.restart()
+        full.close()
         _finish(node, tmp_path, rows, pad_bytes)
 
 

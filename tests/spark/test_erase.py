@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -230,5 +231,9 @@ def test_the_command_writes_the_receipt(node: Node, tmp_path: Path) -> None:
     arguments = ("--url", node.url, "--master", "local[2]", "--stream", SECRET, "--delete", "--receipt", str(place))
     done = run_cli("pipeline", "run", "erase", *arguments)
     assert json.loads(place.read_text())["stream"] == SECRET == done["stream"]
-    assert done["rows_erased"] == 6 and "lake_grace_ms" in done["statement"]
+    assert done["rows_erased"] == 6
+    # The grace of FLAGS, and twice their interval: once to notice, once to find that the time is over.
+    assert done["gone_by_ms"] - done["erased_ms"] == 60_000 + 2 * 600_000
+    moment = datetime.fromtimestamp(done["gone_by_ms"] / 1_000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    assert f"deletes them by {moment}" in done["statement"]
     assert holders(table_files(node), TEXT_OF_IT) == []

@@ -31,9 +31,8 @@ BATCH_ROWS = 6_000
 PAD_BYTES = 5_000
 BATCH_BYTES = BATCH_ROWS * (PAD_BYTES + 10)
 """Several requests for each of the two writers of a batch."""
-HOT_BYTES_MAX = BATCH_BYTES * 17 // 12
-"""The first batch and 5/12 of the second; once that has settled, up to 10/12 of the third; then the rest."""
-LIMITED = ("--flush-bytes", "1GiB", "--flush-interval-ms", "86400000", "--hot-bytes-max", str(HOT_BYTES_MAX))
+HOT_BYTES_MAX = BATCH_BYTES * 6 // 5
+"""What the node takes while nothing settles: the first batch and a part of the second; then a part of the third."""
 WAIT_S = 180.0
 
 
@@ -103,12 +102,13 @@ class Driver:
     @contextmanager
     def held_in_the_middle_of(self, batch: int) -> Iterator[None]:
         """While inside, some of the batch is on its streams, the rest is not, and the node takes nothing more."""
-        # It takes the append that goes beyond its ceiling, and none after it.
-        self.until(f"the node is full in batch {batch}", lambda: self.written_bytes() > batch * HOT_BYTES_MAX)
-        assert not self.is_committed(batch)
-        yield
-        assert batch * BATCH_BYTES < self.written_bytes() < (batch + 1) * BATCH_BYTES
-        assert not self.is_committed(batch)
+        with self.node.full():
+            # It takes the append that goes beyond its ceiling, and none after it.
+            self.until(f"the node is full in batch {batch}", lambda: self.written_bytes() > batch * HOT_BYTES_MAX)
+            assert not self.is_committed(batch)
+            yield
+            assert batch * BATCH_BYTES < self.written_bytes() < (batch + 1) * BATCH_BYTES
+            assert not self.is_committed(batch)
         answer = self.node.request("POST", "/__headwater/flush", {}, b"")
         assert answer.status == 200, answer
 
@@ -116,7 +116,7 @@ class Driver:
 def test_a_killed_worker_and_a_killed_driver_cost_no_record_and_repeat_none(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    with Node.started(tmp_path / "node", flags=LIMITED) as node:
+    with Node.started(tmp_path / "node", flags=("--hot-bytes-max", str(HOT_BYTES_MAX))) as node:
         _killed_twice(cluster, node, tmp_path)
 
 

@@ -176,6 +176,24 @@ class Node:
         """One request on a connection of its own."""
         return http_request(self.port, method, path, headers, body, HOST)
 
+    @contextmanager
+    def full(self) -> Iterator[None]:
+        """While inside, nothing settles: once `--hot-bytes-max` is reached the node refuses every append.
+
+        Where the lake would put its files there stands one, which also keeps out a node that runs as root.
+        """
+        data = self.data_directory / "lake" / "data"
+        data.parent.mkdir(parents=True, exist_ok=True)
+        if data.exists():
+            data.rename(data.with_name("data-away"))
+        data.touch()
+        try:
+            yield
+        finally:
+            data.unlink()
+            if data.with_name("data-away").exists():
+                data.with_name("data-away").rename(data)
+
     def rss_bytes(self) -> int:
         """Resident memory of the server process right now."""
         for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():

@@ -70,6 +70,8 @@ class Listing(NamedTuple):
     lake_position: int
     place: Place
     files: list[File]
+    unused_ms_max: int
+    """How long an object that nothing refers to may still be there."""
 
 
 class Swapped(NamedTuple):
@@ -103,7 +105,7 @@ def listed(node: Node) -> Listing:
         File(one["path"], one["bytes"], one["rows"], one["live_rows"], *(one[name] or 0 for name in File._fields[4:]))
         for one in facts["files"]
     ]
-    return Listing(facts["group"], facts["lake_position"], place, files)
+    return Listing(facts["group"], facts["lake_position"], place, files, facts["unused_ms_max"])
 
 
 def rewrite(

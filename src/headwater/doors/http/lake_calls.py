@@ -95,6 +95,7 @@ class LakeCalls:
         book: Callable[[], Book],
         table: Callable[[], dict[str, Any]],
         place: dict[str, str | None],
+        unused_ms_max: int,
     ) -> None:
         self._group = group
         self._flusher = flusher
@@ -104,6 +105,8 @@ class LakeCalls:
         self._table = table
         """The table's files (see `lake.layout.FileInfo`). Called in a thread."""
         self._place = place
+        self._unused_ms_max = unused_ms_max
+        """How long an object that nothing refers to may still be there, while the node runs."""
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="lake-call")
         self._waiting = 0
         self._swaps_waiting = 0
@@ -143,7 +146,13 @@ class LakeCalls:
         except KeyError as missing:
             self._group.catalog.table_behind = True  # whoever took it out: the next call finds it back
             raise Overloaded(f"the table does not hold {missing}; headwater lake verify tells more") from None
-        facts = {"group": 0, "lake_position": position, "lake": self._place, "files": files}
+        facts = {
+            "group": 0,
+            "lake_position": position,
+            "lake": self._place,
+            "unused_ms_max": self._unused_ms_max,
+            "files": files,
+        }
         return exchange.responder.json(200, facts, exchange.request.keep_alive)
 
     async def _checkpoint(self) -> None:

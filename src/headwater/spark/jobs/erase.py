@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -130,6 +131,8 @@ def erase_stream(
     objects += sorted(
         stored.key for number in sorted(incarnations) for stored in store.list(f"{SNAPSHOTS}/{number}") if not kept_rows
     )
+    erased_ms = time.time_ns() // 1_000_000
+    gone_by_ms = erased_ms + listing.unused_ms_max if objects else erased_ms
     receipt: dict[str, object] = {
         "stream": stream,
         "incarnations": sorted(incarnations),
@@ -145,23 +148,25 @@ def erase_stream(
             for swapped in swaps
         ],
         "conflicts": conflicts,
-        "erased_ms": time.time_ns() // 1_000_000,
+        "erased_ms": erased_ms,
         "objects_waiting_for_gc": objects,
-        "statement": _statement(stream, bool(kept_rows), bool(objects)),
+        "gone_by_ms": gone_by_ms,
+        "statement": _statement(stream, bool(kept_rows), gone_by_ms if objects else None),
     }
     return receipt
 
 
-def _statement(stream: str, kept: bool, waiting: bool) -> str:
+def _statement(stream: str, kept: bool, gone_by_ms: int | None) -> str:
     said = [f"No file of the lake's table holds a record of {stream}."]
     if kept:
         said = [
             f"Forks of {stream} share records with it, which stay until the forks are deleted and this is run again."
         ]
-    if waiting:
+    if gone_by_ms is not None:
+        moment = datetime.fromtimestamp(gone_by_ms / 1_000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
         said.append(
-            "The objects named here still hold some, and nothing refers to them: the node's gc deletes each one "
-            "lake_grace_ms after it saw that, at the latest lake_gc_interval_ms later."
+            "The objects named here still hold some, and nothing refers to them: the node's gc deletes them by "
+            f"{moment}, if the node runs until then."
         )
     said.append(
         "The name may stand in the table's log for a day. The node's own log is cut at its checkpoints. "
