@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.node import Node
+from tests.support.spark import JAVA_QUICK
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -18,6 +19,14 @@ if TYPE_CHECKING:
 
 QUICK = ["--flush-interval-ms", "600000", "--checkpoint-interval-ms", "500"]
 """Nothing settles by itself: tests say when."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def small_jvms() -> Iterator[None]:
+    """For every JVM that a test has started, by whatever command."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARK_SUBMIT_OPTS", f"{JAVA_QUICK} -Dspark.sql.shuffle.partitions=2")
+        yield
 
 
 @pytest.fixture(scope="session")

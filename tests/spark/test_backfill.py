@@ -20,7 +20,6 @@ import pytest
 
 from tests.support import streams
 from tests.support.node import Node
-from tests.support.spark import JAVA_QUICK
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -201,9 +200,7 @@ def test_a_load_that_is_killed_and_run_again_has_every_row_once(tmp_path: Path) 
         full.enter_context(node.full())
         with (tmp_path / "log").open("wb") as log:
             # A group of its own: the command and the JVM that it starts end together.
-            loading = subprocess.Popen(
-                _load(node, tmp_path, pad_bytes), env=ENV, stdout=log, stderr=log, start_new_session=True
-            )
+            loading = subprocess.Popen(_load(node, tmp_path, pad_bytes), stdout=log, stderr=log, start_new_session=True)
         try:
             deadline_s = time.monotonic() + 120
             while _written(node) < room_bytes:
@@ -216,9 +213,6 @@ def test_a_load_that_is_killed_and_run_again_has_every_row_once(tmp_path: Path) 
         assert _written(node) < rows * (pad_bytes + 10)
         full.close()
         _finish(node, tmp_path, rows, pad_bytes)
-
-
-ENV = {**os.environ, "SPARK_SUBMIT_OPTS": JAVA_QUICK}
 
 
 def _load(node: Node, folder: Path, pad_bytes: int) -> list[str]:
@@ -235,7 +229,7 @@ def _written(node: Node) -> int:
 
 def _finish(node: Node, folder: Path, rows: int, pad_bytes: int) -> None:
     """The load again, to its end; and what is there then."""
-    again = subprocess.run(_load(node, folder, pad_bytes), env=ENV, capture_output=True, text=True, timeout=200)
+    again = subprocess.run(_load(node, folder, pad_bytes), capture_output=True, text=True, timeout=200)
     assert again.returncode == 0, again.stderr[-3_000:]
     done = json.loads(again.stdout)
     assert done["rows_written"] + done["rows_known"] == rows
