@@ -26,6 +26,8 @@ class Fill:
         self.spec = spec
         self.next = spec["first"]
         self.end = spec["first"] + spec["count"]
+        self.again: list[int] = []
+        """Refused because the node was busy; sent once more."""
         self.answered = 0
         self.over: asyncio.Future[None]
 
@@ -59,10 +61,13 @@ class Connection(asyncio.Protocol):
     def refill(self) -> None:
         fill, spec = self._fill, self._fill.spec
         parts = []
-        while len(self._in_flight) < spec["depth"] and fill.next < fill.end:
-            parts.append(create_request(spec["port"], spec["bucket"], fill.next))
-            self._in_flight.append(fill.next)
-            fill.next += 1
+        while len(self._in_flight) < spec["depth"] and (fill.again or fill.next < fill.end):
+            if fill.again:
+                number = fill.again.pop()
+            else:
+                number, fill.next = fill.next, fill.next + 1
+            parts.append(create_request(spec["port"], spec["bucket"], number))
+            self._in_flight.append(number)
         if parts:
             self.transport.write(b"".join(parts))
 
@@ -70,11 +75,18 @@ class Connection(asyncio.Protocol):
         fill = self._fill
         for response in self._reader.feed(data):
             number = self._in_flight.popleft()
+            if response.status == 503:
+                fill.again.append(number)
+                continue
             if response.status != 201 and not fill.over.done():
                 why = f"stream {number} answered {response.status} {response.body[:200]!r}"
                 fill.over.set_exception(Malformed(why))
             fill.answered += 1
-        if len(self._in_flight) <= fill.spec["depth"] // 2:
+        if fill.again:
+            # The node takes no more for now, and its Retry-After says to wait a second.
+            if not self._in_flight:
+                asyncio.get_running_loop().call_later(1.0, self.refill)
+        elif len(self._in_flight) <= fill.spec["depth"] // 2:
             self.refill()
         if fill.answered == fill.spec["count"] and not fill.over.done():
             fill.over.set_result(None)

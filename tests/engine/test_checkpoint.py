@@ -10,8 +10,11 @@ import pytest
 
 from headwater.catalog.sqlite import SqliteCatalog
 from headwater.engine import checkpoint as module
+from headwater.engine import group
 from headwater.engine.checkpoint import checkpoint
+from headwater.errors import Overloaded
 from headwater.model.commands import Append, Create, Delete, Fork, Trim
+from headwater.model.stream import Unchanged
 from headwater.world import Change
 from tests.engine import KEY, Bench
 from tests.engine.histories import Notes
@@ -264,5 +267,25 @@ def test_a_fork_that_goes_under_a_checkpoint_gives_its_source_back(monkeypatch: 
         row = catalog.load(KEY)
         assert row is not None and row.children == 0
         assert catalog.load("_default/fork") is None
+
+    asyncio.run(body())
+
+
+def test_new_streams_are_turned_away_while_too_many_wait_for_the_catalog(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group, "NEW_MAX", 2)
+
+    async def body() -> None:
+        bench = Bench(catalog=SlowCatalog())
+        bench.create("_default/a")
+        bench.create("_default/b")
+        logged = len(bench.log.events)
+        refused = bench.submit(Create("_default/c", "text/plain", []), "_default/c")
+        assert isinstance(refused.outcome, Overloaded) and len(bench.log.events) == logged
+        again = bench.submit(Create("_default/a", "text/plain", []), "_default/a")
+        assert isinstance(again.outcome, Unchanged), "it is there already"
+        bench.post(key="_default/b")
+        await take(bench)
+        bench.create("_default/c")
+        assert bench.group.find("_default/c", touch=False).visible == 0
 
     asyncio.run(body())

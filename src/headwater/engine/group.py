@@ -40,6 +40,8 @@ from headwater.world import Catalog, Clock, Log
 
 Outcome = Event | Unchanged | Failure
 
+NEW_MAX = 100_000
+"""Streams created and not in the catalog yet, about 2 kB of memory each. It takes some thousand a second."""
 _TOUCH_STEP_MS_MIN = 1_000
 _TOUCH_STEPS = 16
 
@@ -110,6 +112,8 @@ class Group:
             event = decide(stream, command, now_ms, self.next_sid, self._limits, source)
             if self.shelf.hot_bytes > self._hot_bytes_max and (type(event) is Appended or type(event) is Created):
                 raise Overloaded("too much data waits in memory")
+            if type(event) is Created and len(self.shelf.unlisted) >= NEW_MAX:
+                raise Overloaded("too many new streams wait to be written to the catalog")
         except Failure as failure:
             self._answer(waiter, failure, stream)
             return
