@@ -1,8 +1,8 @@
 """How much is read, by bucket and day, until a checkpoint writes it down.
 
 Owns the counts since the last checkpoint: their number grows with the buckets that were read from, not with those that
-exist. Never costs a write of its own. A node that is killed forgets what it counted since: these are figures for a
-report, and nothing else depends on them.
+exist, and each is a row of the next checkpoint. Never is exact across a kill, which forgets what was counted since:
+these are figures for a report, and nothing else depends on them.
 """
 
 from __future__ import annotations

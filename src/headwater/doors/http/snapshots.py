@@ -160,7 +160,7 @@ class Snapshots:
         ]
         if part.closed:
             headers.append(("Stream-Closed", "true"))
-        if exchange.request.method == b"GET":
+        if exchange.request.method == b"GET" and (body or part.count):
             self._group.tally.add(stream.key, len(body) + part.end - part.start)
 
         def parts() -> Iterator[bytes]:
