@@ -132,8 +132,8 @@ def test_a_bootstrap_counts_with_its_snapshot(node: Node) -> None:
     assert node.request("PUT", f"{path}/snapshot/{3:020d}", TEXT, b"SNAP").status == 204
     assert node.request("HEAD", f"{path}/bootstrap").status == 200
     assert b"SNAP" in node.request("GET", f"{path}/bootstrap").body
-    empty = put(node, "folded/empty")
-    assert node.request("GET", f"{empty}/bootstrap").status == 200
+    assert node.request("PUT", "/ds/folded/empty", TEXT, b"").status == 201
+    assert node.request("GET", "/ds/folded/empty/bootstrap").status == 200
     assert_counted(node, "folded", 1, len(b"SNAP") + len(b"defg"))
 
 
