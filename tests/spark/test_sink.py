@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.full, pytest.mark.timeout(300)]
 
 STREAMS = 5
+ROOM_BYTES = 8 << 20
 BATCHES = 4
 BATCH_ROWS = 60
 
@@ -342,11 +343,11 @@ def test_a_spark_that_hides_its_batches_is_refused() -> None:
 
 @pytest.fixture
 def lasting(tmp_path: Path) -> Iterator[Node]:
-    """A node that comes back on the same port."""
+    """A node that comes back on the same port, and takes no more than ROOM_BYTES before some of it settles."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         port = probe.getsockname()[1]
-    node = Node(tmp_path / "lasting", listen=f"{HOST}:{port}")
+    node = Node(tmp_path / "lasting", listen=f"{HOST}:{port}", flags=("--hot-bytes-max", str(ROOM_BYTES)))
     try:
         node.start()
         yield node
@@ -373,16 +374,17 @@ def test_a_node_that_is_killed_and_comes_back_has_every_row_once(spark: SparkSes
         return sum(streams.tail(lasting, f"sink/s{s}") for s in range(STREAMS))
 
     writing = threading.Thread(target=write)
-    writing.start()
-    deadline_s = time.monotonic() + 60
-    while not written():
-        assert time.monotonic() < deadline_s, failure
-    lasting.kill()
-    lasting.start()
-    at_restart = written()
+    with lasting.full():  # so that the kill comes in the middle, however quick all is
+        writing.start()
+        deadline_s = time.monotonic() + 60
+        while written() < ROOM_BYTES:
+            assert time.monotonic() < deadline_s, failure
+            time.sleep(0.02)
+        lasting.kill()
+        lasting.start()
+        assert ROOM_BYTES <= written() < rows * (pad + 10)
     writing.join()
     assert not failure, failure
-    assert 0 < at_restart < rows * (pad + 10), "it was not killed in the middle"
     for s in range(STREAMS):
         numbers = [int(text) for text in re.findall(rb"\d{10}", streams.read(lasting, f"sink/s{s}"))]
         assert numbers == expected(rows)[f"s{s}"]
