@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Protocol
 
+from headwater.doors import outflow
 from headwater.doors.http.respond import Responder
 from headwater.doors.http.wire import BODY, HEAD, IDLE, Continue, Parsed, Request, RequestParser
 from headwater.engine.group import Outcome
@@ -243,13 +244,13 @@ class Connection(asyncio.Protocol):
         transport = self._transport
         if transport is None or self._closing:
             return
-        transport.write(data)
+        outflow.put(transport, data)
         if not keep_alive:
             self._linger(transport)
 
     def write(self, data: bytes | memoryview) -> None:
         if self._transport is not None and not self._closing:
-            self._transport.write(data)
+            outflow.put(self._transport, data)
 
     def after_others(self, act: Callable[[], None]) -> None:
         """Has `act` called when whatever else is ready has had its turn."""
