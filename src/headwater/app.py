@@ -55,6 +55,7 @@ from headwater.engine.swap import Swapper
 from headwater.engine.sweep import Sweeper
 from headwater.engine.upkeep import Upkeep
 from headwater.lake.cache import DiskCache
+from headwater.lake.courtesy import Courtesy
 from headwater.lake.feed import encode_feed
 from headwater.lake.lake import DeltaLake, StoreBlobs
 from headwater.lake.store import ObjectStore, StoreError, open_store, probe
@@ -148,7 +149,8 @@ class Node:
         store = await self._store(rng)
         blobs = StoreBlobs(store)
         disk = await asyncio.to_thread(self._disk_cache)
-        lake = None if settings.memory else DeltaLake(store, settings.lake_cache_bytes, clock, rng, disk)
+        courtesy = Courtesy(lambda: wal.tail).is_due
+        lake = None if settings.memory else DeltaLake(store, settings.lake_cache_bytes, clock, rng, disk, courtesy)
         loop = asyncio.get_running_loop()
         limits = Limits(
             settings.producers_per_stream_max, settings.producer_idle_ms, Durability[settings.durability.upper()]

@@ -45,11 +45,19 @@ class StoreBlobs:
 
 class DeltaLake:
     def __init__(
-        self, store: ObjectStore, cache_bytes_max: int, clock: Clock, rng: Rng, disk: DiskCache | None = None
+        self,
+        store: ObjectStore,
+        cache_bytes_max: int,
+        clock: Clock,
+        rng: Rng,
+        disk: DiskCache | None = None,
+        courtesy: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`courtesy` says whether others need the processors more than reads do, from any thread."""
         self._store = store
         self._cache_bytes_max = cache_bytes_max
         self._disk = disk
+        self._courtesy = courtesy
         self._clock = clock
         self._rng = rng
         self._lock = threading.Lock()
@@ -190,7 +198,7 @@ class DeltaLake:
                 from headwater.lake.cache import MemoryCache
                 from headwater.lake.reader import Reader
 
-                self._reader = Reader(self._store, MemoryCache(self._cache_bytes_max), self._disk)
+                self._reader = Reader(self._store, MemoryCache(self._cache_bytes_max), self._disk, self._courtesy)
             return self._reader
 
 

@@ -3,17 +3,18 @@
 Owns the check that what is served is what was written. Never downloads a whole file, and never plans: which extents to
 read, and how far ahead, is the caller's matter.
 
-A row group is decoded as a whole; the value buffer of its payload column *is* the joined bytes of its rows, so a byte
+A row group is served as a whole; the value buffer of its payload column *is* the joined bytes of its rows, so a byte
 range of an extent is a slice of it. Arrow reads, checks and decodes without the GIL.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 
@@ -23,6 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headwater.lake.cache import DiskCache, MemoryCache
+from headwater.lake.columns import BREATH_S
 from headwater.lake.layout import SERVED
 from headwater.lake.pyfile import PyFile
 from headwater.lake.store import Data, LakeDamaged, ObjectMissing, ObjectStore
@@ -34,6 +36,10 @@ _PARSED_FOOTER_FACTOR = 4
 """What a parsed footer takes in memory, about, for each of its bytes."""
 _IDLE_MAX = 8
 """Files kept open: about as many as threads that read."""
+_PIECE_BYTES = 1 << 20
+"""Decoded at once while somebody appends: about half a millisecond's work."""
+_PIECE_ROWS_MAX = 1 << 20
+"""A footer may lie."""
 _MAGIC = b"PAR1"
 _IDS = ("ts_ms", "n", "position")
 _BODIES = ("offset", "payload")
@@ -70,10 +76,17 @@ class _Group(msgspec.Struct, frozen=True):
 class Reader:
     """Thread-safe. Calls raise StoreUnavailable, StoreRefused, ObjectMissing or LakeDamaged, and change nothing."""
 
-    def __init__(self, store: ObjectStore, cache: MemoryCache, disk: DiskCache | None = None) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        cache: MemoryCache,
+        disk: DiskCache | None = None,
+        courtesy: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._store = store
         self._cache = cache
         self._disk = disk
+        self._courtesy = courtesy
         self._idle = _Idle()
 
     def records(self, extent: Extent, from_offset: int, to_offset: int) -> Columns:
@@ -274,15 +287,24 @@ class Reader:
             return pq.ParquetFile(source, metadata=footer, pre_buffer=False, page_checksum_verification=True)
 
     def _rows_of(self, file: str, number: int, names: tuple[str, ...], opened: pq.ParquetFile) -> pa.Table:
+        columns, about = list(names), opened.metadata.row_group(number)
         with self._told(file, number):
             # One thread: the engine decides how many cold reads run at once.
-            return opened.read_row_group(number, columns=list(names), use_threads=False)
+            if about.total_byte_size < 2 * _PIECE_BYTES or not self._courtesy():
+                return opened.read_row_group(number, columns=columns, use_threads=False)
+            rows = min(max(about.num_rows * _PIECE_BYTES // about.total_byte_size, 1), _PIECE_ROWS_MAX)
+            pieces = []
+            # They are joined later, which costs a copy: somebody else's time is worth it.
+            for piece in opened.iter_batches(rows, row_groups=[number], columns=columns, use_threads=False):
+                pieces.append(piece)
+                time.sleep(BREATH_S)
+            return pa.Table.from_batches(pieces)
 
     @contextmanager
     def _told(self, file: str, number: int) -> Iterator[None]:
         try:
             yield
-        except (pa.ArrowException, OSError, KeyError) as error:
+        except (pa.ArrowException, OSError, KeyError, ValueError) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise self._store.explain(error) or LakeDamaged(file, str(error)) from error
             raise LakeDamaged(file, f"row group {number}: {error}") from error
