@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from headwater.lake.store import MemoryStore
+from headwater.spark import vault
 from headwater.spark.jobs import backup as backup_job
 from headwater.spark.jobs.backup import backup
 from headwater.spark.jobs.restore import listed, restore
@@ -260,6 +262,15 @@ def test_a_second_backup_copies_only_what_is_new(spark: SparkSession, node: Node
     assert [one["backup"] for one in listed(target)] == [first["backup"], second["backup"], third["backup"]]
     held = {path.name for path in Path(target, "objects").rglob("*") if path.is_file()}
     assert len(held) == 7  # each object once; what the first one needs is still there
+
+
+def test_backups_of_one_second_are_in_order_and_older_names_are_known() -> None:
+    store, moments_ms = MemoryStore(), [1_794_700_000_000 + ms for ms in (0, 7, 42, 999, 1_000)]
+    ids = [vault.new_id(ms) for ms in moments_ms]
+    old = "20260101T000000Z-0123abcd"
+    for name in (*reversed(ids), old, "20260101T000000.1Z-0123abcd"):
+        store.put(f"{vault.BACKUPS}/{name}/{vault.MANIFEST}", b"")
+    assert vault.names(store) == [old, *ids]
 
 
 def test_an_older_backup_is_restored_by_its_name(

@@ -12,6 +12,8 @@ Owns the layout and the manifest. Never says that a backup is there before all o
 from __future__ import annotations
 
 import re
+import secrets
+import time
 
 import msgspec
 from xxhash import xxh3_128_hexdigest
@@ -21,7 +23,8 @@ from headwater.spark.runs import JobRefused
 
 FORMAT = 1
 OBJECTS, BACKUPS, MANIFEST = "objects", "backups", "manifest.json"
-_ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}")
+_ID = re.compile(r"\d{8}T\d{6}(\.\d{3})?Z-[0-9a-f]{8}")
+"""The moment it began, to the millisecond: the newest is the last by name. Older ones have whole seconds."""
 
 
 class Item(msgspec.Struct, frozen=True, array_like=True):
@@ -111,6 +114,12 @@ def read(store: ObjectStore, name: str) -> Manifest:
     if found != FORMAT:
         raise JobRefused(f"backup {name} has format {found}; this version reads format {FORMAT}")
     return msgspec.json.decode(sealed.manifest, type=Manifest)
+
+
+def new_id(began_ms: int) -> str:
+    """Sorts behind that of any backup that began earlier."""
+    second = time.strftime("%Y%m%dT%H%M%S", time.gmtime(began_ms // 1_000))
+    return f"{second}.{began_ms % 1_000:03d}Z-{secrets.token_hex(4)}"
 
 
 def names(store: ObjectStore) -> list[str]:

@@ -77,7 +77,7 @@ def backup(
             )
         items += [Item(one.key, one.bytes, one.digest) for one in moved]
         _require_there(store, items)
-        name = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(began_ms / 1_000))}-{secrets.token_hex(4)}"
+        name = vault.new_id(began_ms)
         documents = [_put(store, name, data, path) for path in _documents(facts)]
         manifest = Manifest(
             FORMAT,
