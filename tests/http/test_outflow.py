@@ -11,8 +11,8 @@ from contextlib import suppress
 import pytest
 import uvloop
 
-from headwater.doors import outflow
-from headwater.doors.outflow import LARGE_BYTES
+from headwater.doors.http import outflow
+from headwater.doors.http.outflow import LARGE_BYTES
 
 pytestmark = pytest.mark.timeout(60)
 

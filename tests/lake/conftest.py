@@ -44,6 +44,12 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
     return _make(request.param, request, tmp_path)
 
 
+@pytest.fixture(params=["memory", "local"])
+def either_store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
+    """One whose objects are fetched, and one whose files Arrow reads by itself."""
+    return MemoryStore() if request.param == "memory" else LocalStore(tmp_path)
+
+
 @pytest.fixture(params=["local", "s3"])
 def lasting_store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
     """The stores that others can open too."""

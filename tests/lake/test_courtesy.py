@@ -4,7 +4,6 @@ When that is so is judged by a clock and a log that are moved by hand."""
 from __future__ import annotations
 
 import random
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -12,9 +11,8 @@ import pytest
 from headwater.lake import reader as module
 from headwater.lake.cache import MemoryCache
 from headwater.lake.courtesy import LASTING_S, Courtesy
-from headwater.lake.local import LocalStore
 from headwater.lake.reader import Reader
-from headwater.lake.store import LakeDamaged, MemoryStore, ObjectStore
+from headwater.lake.store import LakeDamaged, ObjectStore
 from headwater.lake.writer import Built, build
 from headwater.model.extents import Run
 from tests.lake.rows import run
@@ -37,11 +35,6 @@ def test_courtesy_is_due_while_the_log_grows_and_a_little_longer() -> None:
     assert not courtesy.is_due()
     moved.tail += 1
     assert courtesy.is_due()
-
-
-@pytest.fixture(params=["memory", "local"])
-def either_store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
-    return MemoryStore() if request.param == "memory" else LocalStore(tmp_path)
 
 
 @pytest.fixture

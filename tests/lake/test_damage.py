@@ -20,12 +20,6 @@ from headwater.lake.writer import build
 from tests.lake.rows import random_runs, rows_of, some_runs
 
 
-@pytest.fixture(params=["memory", "local"])
-def either_store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
-    """One whose objects are fetched, and one whose files Arrow reads by itself."""
-    return MemoryStore() if request.param == "memory" else LocalStore(tmp_path)
-
-
 def test_a_flipped_bit_anywhere_in_what_is_read_is_noticed(either_store: ObjectStore) -> None:
     runs = random_runs(count=2, records=50)
     built = build(runs, 0, "t")

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Protocol
 
-from headwater.doors import outflow
+from headwater.doors.http import outflow
 from headwater.doors.http.respond import Responder
 from headwater.doors.http.wire import BODY, HEAD, IDLE, Continue, Parsed, Request, RequestParser
 from headwater.engine.group import Outcome
@@ -244,7 +244,7 @@ class Connection(asyncio.Protocol):
         transport = self._transport
         if transport is None or self._closing:
             return
-        outflow.put(transport, data)
+        transport.write(data)  # not by `outflow`: a whole answer is small, and an append's is in a hurry
         if not keep_alive:
             self._linger(transport)
 

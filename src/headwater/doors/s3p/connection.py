@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import msgspec
 import structlog
 
-from headwater.doors import outflow
 from headwater.doors.s3p import outcomes, replies
 from headwater.doors.s3p.alone import Reading, Trimming
 from headwater.doors.s3p.commands import Append, Command, Create, Delete, Read, Trim
@@ -303,7 +302,7 @@ class Connection(asyncio.Protocol):
 
     def write(self, data: bytes) -> None:
         if self._transport is not None and not self._closing:
-            outflow.put(self._transport, data)
+            self._transport.write(data)
 
     def finish(self, alone: Reading | Trimming) -> None:
         """The reply of the command that held the connection is out."""

@@ -5,7 +5,7 @@ Owns one decision: who makes the system call. Never holds bytes: what a socket d
 The event loop's own write copies into the kernel with the interpreter's lock held, about a third of a millisecond for a
 megabyte, and each thread that comes back from Arrow or from the disk waits that long behind every large part. A plain
 `write` lets go of the lock: a reader of the lake has 0.57 of the rate from memory instead of 0.53 (B5, medians of
-three). Below LARGE_BYTES the copy is short, and letting go gains nothing.
+three). Below LARGE_BYTES the copy is short.
 """
 
 from __future__ import annotations
