@@ -65,6 +65,8 @@ TABLE: dict[type[Failure], Row] = {
     SwapRefused: Row(409, "swap_refused", "ERR_CONFLICT", False, True),
     # A log that fails after the write was gathered leaves its effect unknown: it may be found after a restart.
     LogUnavailable: Row(503, "log_unavailable", "ERR_UNAVAILABLE", True, False),
+    MemberUnavailable: Row(503, "member_unavailable", "ERR_UNAVAILABLE", True, True),
+    OutcomeUnknown: Row(503, "outcome_unknown", "ERR_UNAVAILABLE", True, False),
     Overloaded: Row(503, "overloaded", "ERR_UNAVAILABLE", True, True),
     ShuttingDown: Row(503, "shutting_down", "ERR_UNAVAILABLE", True, True),
 }

@@ -9,6 +9,8 @@ from headwater.errors.base import Failure
 
 __all__ = [
     "LogUnavailable",
+    "MemberUnavailable",
+    "OutcomeUnknown",
     "Overloaded",
     "ShuttingDown",
     "SwapRefused",
@@ -44,6 +46,35 @@ class Overloaded(Failure):
 class ShuttingDown(Failure):
     def message(self) -> str:
         return "the node is shutting down; retry"
+
+    def headers(self) -> tuple[tuple[str, str], ...]:
+        return (("Retry-After", str(RETRY_AFTER_S)),)
+
+
+class MemberUnavailable(Failure):
+    """The process that owns the stream's group does not answer. The request did not reach it."""
+
+    def __init__(self, member: int) -> None:
+        self.member = member
+
+    def message(self) -> str:
+        return f"worker {self.member}, which serves this, is restarting; retry"
+
+    def headers(self) -> tuple[tuple[str, str], ...]:
+        return (("Retry-After", str(RETRY_AFTER_S)),)
+
+
+class OutcomeUnknown(Failure):
+    """The process that owns the stream's group went away while it had the request: it may have taken effect."""
+
+    def __init__(self, member: int) -> None:
+        self.member = member
+
+    def message(self) -> str:
+        return (
+            f"worker {self.member} went away before it answered; a write may or may not have taken effect: "
+            "retry it with the same producer headers, or look at the stream first"
+        )
 
     def headers(self) -> tuple[tuple[str, str], ...]:
         return (("Retry-After", str(RETRY_AFTER_S)),)

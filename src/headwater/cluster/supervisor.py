@@ -1,0 +1,193 @@
+"""The parent of the workers: starts them, starts those again that die, and stops them together.
+
+Owns the data directory's lock, the reserved addresses and the processes. Never serves a request and never touches the
+data itself.
+
+A worker is told who it is by a line of JSON on its standard input, and says `ready` on its standard output. Its input
+stays open: its end tells a worker that the parent is gone. The lock's descriptor is inherited, so the directory stays
+locked until the last of them has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import structlog
+
+EXIT_OK, EXIT_FAILED = 0, 1
+BACKOFF_S_MIN, BACKOFF_S_MAX = 0.1, 5.0
+STEADY_S = 10.0
+"""A worker that lived this long begins with the shortest wait again when it dies."""
+KILL_AFTER_S = 15.0
+"""Beyond the grace of open requests: what has not ended by then is killed."""
+
+log = structlog.get_logger("headwater.supervisor")
+
+
+class CannotListen(Exception):
+    """The address is taken or not to be had; the message says which."""
+
+
+class Order(msgspec.Struct, frozen=True):
+    """What a worker is told: who it is, and the settings that all of them share."""
+
+    member: int
+    members_count: int
+    groups_count: int
+    directory: str
+    """Where the members' sockets are."""
+    settings: dict[str, Any]
+    http: tuple[str, int]
+    """The address that all workers listen on; its port is chosen by now."""
+    s3p: tuple[str, int] | None = None
+
+
+def reserve(host: str, port: int) -> tuple[list[socket.socket], int]:
+    """Sockets that hold an address for the workers, which listen on it beside each other. Raises CannotListen."""
+    held: list[socket.socket] = []
+    try:
+        for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+            sock = shared_socket(family, kind, protocol)
+            held.append(sock)
+            sock.bind((address[0], port, *address[2:]))
+            port = sock.getsockname()[1]
+    except OSError as error:
+        for sock in held:
+            sock.close()
+        raise CannotListen(error.strerror or str(error)) from None
+    return held, port
+
+
+def shared_socket(family: int, kind: int, protocol: int) -> socket.socket:
+    """A socket whose address others of this machine's user may share."""
+    sock = socket.socket(family, kind, protocol)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    if family == socket.AF_INET6:
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+    return sock
+
+
+class Worker:
+    """One worker process, started again whenever it dies."""
+
+    def __init__(self, order: Order, fds: Sequence[int], command: Sequence[str]) -> None:
+        self._order = order
+        self._fds = tuple(fds)
+        self._command = tuple(command)
+        self._process: asyncio.subprocess.Process | None = None
+        self._stopping = False
+        self.starts_count = 0
+
+    async def start(self) -> bool:
+        """Starts the process; True when it is ready, False when it ended before it was."""
+        self.starts_count += 1
+        self._process = process = await asyncio.create_subprocess_exec(
+            *self._command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            pass_fds=self._fds,
+        )
+        if process.stdin is None or process.stdout is None:
+            raise RuntimeError("a worker has no standard input or output")
+        with suppress(ConnectionError):
+            process.stdin.write(msgspec.json.encode(self._order) + b"\n")
+            await process.stdin.drain()
+        return await process.stdout.readline() == b"ready\n"
+
+    async def keep(self) -> None:
+        """Waits for the process to end and starts it again, until it is stopped."""
+        wait_s = BACKOFF_S_MIN
+        loop = asyncio.get_running_loop()
+        while not self._stopping and self._process is not None:
+            began_s = loop.time()
+            code = await self._process.wait()
+            if self._stopping:
+                return
+            if loop.time() - began_s > STEADY_S:
+                wait_s = BACKOFF_S_MIN
+            log.error("a worker died and is started again", worker=self._order.member, exit=code, seconds=wait_s)
+            await asyncio.sleep(wait_s)
+            wait_s = min(BACKOFF_S_MAX, wait_s * 2)
+            if not self._stopping and await self.start():
+                log.info("the worker serves again", worker=self._order.member)
+
+    def terminate(self) -> None:
+        self._stopping = True
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self._stopping = True
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: int) -> None:
+        if self._process is not None and self._process.returncode is None:
+            with suppress(ProcessLookupError):
+                self._process.send_signal(number)
+
+    async def ended(self) -> int | None:
+        return None if self._process is None else await self._process.wait()
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+
+async def supervise(orders: Sequence[Order], fds: Sequence[int], grace_s: float, ready: str) -> int:
+    """Runs the workers until SIGTERM or SIGINT; returns the exit code. Prints `ready` once all of them are."""
+    command = (sys.executable, "-m", "headwater.cluster.worker")
+    workers = [Worker(order, fds, command) for order in orders]
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    starting = asyncio.gather(*(worker.start() for worker in workers))
+    stopped = loop.create_task(stopping.wait())
+    await asyncio.wait([starting, stopped], return_when=asyncio.FIRST_COMPLETED)
+    code = EXIT_OK
+    keepers: list[asyncio.Task[None]] = []
+    if starting.done() and all(starting.result()):
+        keepers = [loop.create_task(worker.keep()) for worker in workers]
+        print(ready, flush=True)
+        await stopping.wait()
+    elif starting.done():
+        code = EXIT_FAILED  # whoever could not start has said why
+    for worker in workers:
+        worker.terminate()
+    everyone = asyncio.gather(*(worker.ended() for worker in workers))
+    try:
+        await asyncio.wait_for(asyncio.shield(everyone), grace_s + KILL_AFTER_S)
+    except TimeoutError:
+        for worker in workers:
+            worker.kill()
+        await everyone
+    for task in [*keepers, stopped]:
+        task.cancel()
+    await asyncio.gather(*keepers, stopped, return_exceptions=True)
+    return code
+
+
+class SocketDirectory:
+    """A directory for the members' sockets that only this user may enter; gone with `close`.
+
+    Not below the data directory: the path of a Unix socket is 107 bytes at most.
+    """
+
+    def __init__(self) -> None:
+        base = os.environ.get("XDG_RUNTIME_DIR")
+        usable = base is not None and len(base) < 60 and os.access(base, os.W_OK)
+        self.path = Path(tempfile.mkdtemp(prefix="headwater-", dir=base if usable else None))
+
+    def close(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)

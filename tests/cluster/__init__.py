@@ -1,0 +1,1 @@
+"""Tests of members that serve one set of groups together."""
