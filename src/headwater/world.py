@@ -270,11 +270,12 @@ class Lake(Protocol):
         """
         ...
 
-    def reconcile(self, alive: dict[str, bool], fresh: set[str]) -> int:
+    def reconcile(self, alive: dict[str, bool], fresh: set[str], group: int) -> int:
         """Makes the table follow the catalog after a crash, or an answer that got lost. Returns how many files moved.
 
         `alive`: files that are not dead, and whether extents refer to them; `fresh`: files that only the log speaks of.
-        What is neither leaves the table; what extents refer to is in it. No flush may be under way.
+        What is neither leaves the table; what extents refer to is in it. No flush of the group may be under way. Files
+        of other groups are not looked at.
         """
         ...
 
@@ -307,9 +308,9 @@ class Lake(Protocol):
         ...
 
     def sweep(
-        self, ledger: LakeLedger, pending: Callable[[], Pending], grace_ms: int, check: Callable[[], None]
+        self, group: int, ledger: LakeLedger, pending: Callable[[], Pending], grace_ms: int, check: Callable[[], None]
     ) -> Swept:
-        """Removes what nothing refers to (see `lake/gc.py`). Calls `pending` once, when it has listed what there is:
+        """Removes what nothing of the group refers to (see `lake/gc.py`). Calls `pending` once, when it has listed what there is:
 
         no flush that began before may be under way when that returns. What `check` raises ends the run.
         """

@@ -115,7 +115,7 @@ class Flusher:
             doubt, self._doubt = self._doubt, True
             if doubt:
                 await self._reconcile()
-            file, extents = await asyncio.to_thread(self._lake.settle, runs, 0)
+            file, extents = await asyncio.to_thread(self._lake.settle, runs, group.number)
             group.settle(file, extents, streams)
             if doubt:
                 # A commit that was still on its way has either come before ours or found its version taken.
@@ -147,7 +147,7 @@ class Flusher:
             # In this order: what a checkpoint moves from one to the other is seen in at least one of them.
             fresh = set(group.shelf.new_files)
             alive = await asyncio.to_thread(catalog.alive)
-            await asyncio.to_thread(self._lake.reconcile, alive, fresh)
+            await asyncio.to_thread(self._lake.reconcile, alive, fresh, group.number)
             if catalog.table_behind:
                 await asyncio.to_thread(catalog.table_followed)
 

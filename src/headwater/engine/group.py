@@ -64,7 +64,12 @@ class Group:
         schedule: Callable[[Callable[[], None]], object],
         limits: Limits,
         hot_bytes_max: int,
+        number: int = 0,
+        groups_count: int = 1,
     ) -> None:
+        self.number = number
+        self.sid_step = groups_count
+        """Every group gives out the ids that leave its number when divided by the number of groups."""
         self.log = log
         self.catalog = catalog
         self.clock = clock
@@ -75,7 +80,8 @@ class Group:
         self.domains: dict[str, Domain] = {}
         self.tally = Tally(clock)
         self.appends_count = 0
-        self.next_sid = max(catalog.next_sid, 1)
+        self.next_sid = number
+        self.give_out_after(catalog.next_sid - 1)
         self._schedule = schedule
         self._limits = limits
         self._hot_bytes_max = hot_bytes_max
@@ -92,6 +98,12 @@ class Group:
         self._policed: dict[int, LiveStream] = {}
         """Streams with a retention policy that grew since it was last applied."""
         self._policies = Policies(self.shelf)
+
+    def give_out_after(self, sid: int) -> None:
+        """Ids up to `sid` are not given out any more, nor is 0."""
+        ahead = max(sid, 0) - self.next_sid
+        if ahead >= 0:
+            self.next_sid += (ahead // self.sid_step + 1) * self.sid_step
 
     # ---- writing ------------------------------------------------------------------------------------------------
 
@@ -129,7 +141,7 @@ class Group:
                 self._touch(stream, now_ms)
             self._answer(waiter, event, stream)
         elif type(event) is Created:
-            self.next_sid = event.sid + 1
+            self.next_sid = event.sid + self.sid_step
             # A creation is synced whatever the stream's class: a name is never promised and then forgotten.
             position = self.log.add(event, True)
             stream = self.shelf.create(event, position, source)

@@ -91,7 +91,7 @@ class _Fold:
         stream = self._find(sid)
         fresh = position > self._checkpoint
         if type(event) is Created:
-            self._group.next_sid = max(self._group.next_sid, sid + 1)
+            self._group.give_out_after(sid)
             if stream is not None:
                 if fresh:
                     self._shelf.count(stream.key, 1, event.at_ms, position)

@@ -101,7 +101,7 @@ class Sweeper:
             try:
                 self._check_hold()
                 swept = await asyncio.to_thread(
-                    self._lake.sweep, self._ledger, pending, self._grace_ms, self._check_hold
+                    self._lake.sweep, self._group.number, self._ledger, pending, self._grace_ms, self._check_hold
                 )
             except _Held:
                 return Swept(0, 0, 0, 0, 0, 0)

@@ -18,11 +18,10 @@ from itertools import chain
 
 import msgspec
 
+from headwater.lake.names import SNAPSHOTS, data_prefix, snapshot_owner
 from headwater.lake.store import ObjectStore, Stored
 from headwater.world import LakeLedger, Pending, Swept
 
-DATA, SNAPSHOTS = "data", "snapshots"
-"""As in `layout`, which is not imported: a node that settles nothing does not load Arrow for its upkeep."""
 _SLICE_COUNT = 256
 _BREATH_S = 0.000_05
 """Long enough to let a waiting thread have the GIL."""
@@ -53,14 +52,21 @@ class Plan(msgspec.Struct, frozen=True):
     leftovers: list[Stored]
 
 
-def survey(store: ObjectStore, table: Callable[[], dict[str, int]], before_ms: int, check: Check) -> Listing:
-    """Lists what was last changed before `before_ms`. `table` is asked only when there is a file at all."""
-    data = _old(store.list(DATA), before_ms, check)
-    any_data = next(iter(data), None) or next(iter(store.list(DATA)), None)
+def survey(
+    store: ObjectStore, group: int, table: Callable[[], dict[str, int]], before_ms: int, check: Check
+) -> Listing:
+    """Lists what of the group's was last changed before `before_ms`. `table` is asked only when there is a file at all.
+
+    Leftovers have no group: group 0 looks after them, and after snapshots from before there were groups.
+    """
+    prefix = data_prefix(group)
+    data = _old(store.list(prefix), before_ms, check)
+    any_data = next(iter(data), None) or next(iter(store.list(prefix)), None)
+    snapshots = _old(store.list(f"{SNAPSHOTS}/{group}/" if group else SNAPSHOTS), before_ms, check)
     return Listing(
         data,
-        _old(store.list(SNAPSHOTS), before_ms, check),
-        _old(store.leftovers(), before_ms, check),
+        [stored for stored in snapshots if (owner := snapshot_owner(stored.key)) is not None and owner[0] == group],
+        [] if group else _old(store.leftovers(), before_ms, check),
         table() if any_data is not None else {},
     )
 
@@ -75,12 +81,12 @@ def _old(listed: Iterator[Stored], before_ms: int, check: Check) -> list[Stored]
     return found
 
 
-def plan(listing: Listing, ledger: LakeLedger, pending: Pending, before_ms: int, check: Check) -> Plan:
+def plan(listing: Listing, group: int, ledger: LakeLedger, pending: Pending, before_ms: int, check: Check) -> Plan:
     """What goes. `pending` must have been gathered after the listing was made, and before this looks at the catalog."""
     known = ledger.files()
     unused = ledger.unused() - pending.files
     table = listing.table
-    ours = {path for path in table if path.startswith(f"{DATA}/")}
+    ours = {path for path in table if path.startswith(data_prefix(group))}
     # Committed, but never logged: a crash or a lost answer came between, and the records settled again elsewhere.
     stray = {path for path in ours if path not in known and path not in pending.files and table[path] <= before_ms}
     leaving = (unused & ours) | stray
@@ -109,10 +115,8 @@ def _breathing(stored: list[Stored], check: Check) -> Iterator[Stored]:
 
 def _meant(key: str, ledger: LakeLedger, pending: Pending) -> bool:
     """True for a blob that a stream refers to, and for what does not look like a snapshot of ours."""
-    parts = key.split("/")
-    if len(parts) != 3 or not (parts[1].isascii() and parts[1].isdigit() and len(parts[1]) < 19):
-        return True
-    return key in pending.blobs or ledger.refers(int(parts[1]), key)
+    owner = snapshot_owner(key)
+    return owner is None or key in pending.blobs or ledger.refers(owner[1], key)
 
 
 def carry_out(

@@ -13,8 +13,8 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from headwater.lake.gc import SNAPSHOTS
 from headwater.lake.layout import FileInfo
+from headwater.lake.names import SNAPSHOTS
 from headwater.lake.store import LakeDamaged, ObjectStore
 
 _COLUMNS = ("path", "size_bytes", "modification_time", "num_records", "min.group", "min.position", "max.position")

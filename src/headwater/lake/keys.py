@@ -16,7 +16,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headwater.lake.layout import DATA, PRUNED_BY, SCHEMA, NewFile, statistics
+from headwater.lake.layout import PRUNED_BY, SCHEMA, NewFile, statistics
+from headwater.lake.names import data_prefix
 from headwater.lake.pyfile import PyFile
 from headwater.lake.store import Data, LakeDamaged, ObjectStore, StoreError, check_key
 from headwater.lake.writer import SORTED_BY, in_order
@@ -57,7 +58,7 @@ def is_data_path(path: str, group: int) -> bool:
         check_key(path)
     except ValueError:
         return False
-    return path.startswith(f"{DATA}/{group}/") and path.endswith(".parquet")
+    return path.startswith(data_prefix(group)) and path.endswith(".parquet")
 
 
 def described(store: ObjectStore, path: str) -> NewFile:

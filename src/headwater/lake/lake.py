@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeVar, cast
 
+from headwater.lake.names import data_prefix
 from headwater.lake.store import LakeDamaged, ObjectMissing, ObjectStore, StoreError
 from headwater.model.extents import Extent, Records, Run, Stretch
 from headwater.world import BlobsUnavailable, Clock, LakeLedger, Pending, Relocated, Rng, Swept
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from headwater.lake.table import Table
 
 T = TypeVar("T")
-
-SETTLED_PREFIX = "data/"
 
 
 class StoreBlobs:
@@ -76,11 +75,11 @@ class DeltaLake:
         _translated(store)
         return built.file.path, built.extents
 
-    def reconcile(self, alive: dict[str, bool], fresh: set[str]) -> int:
+    def reconcile(self, alive: dict[str, bool], fresh: set[str], group: int) -> int:
         def mend() -> int:
             table = self._opened()
             present = table.files()
-            ours = [path for path in present if path.startswith(SETTLED_PREFIX)]
+            ours = [path for path in present if path.startswith(data_prefix(group))]
             stray = [path for path in ours if path not in alive and path not in fresh]
             adds = self._described(path for path, used in alive.items() if used and path not in present)
             if adds or stray:
@@ -162,7 +161,7 @@ class DeltaLake:
         _translated(lambda: reader.stretch(extent, extent.start, extent.start, commas))
 
     def sweep(
-        self, ledger: LakeLedger, pending: Callable[[], Pending], grace_ms: int, check: Callable[[], None]
+        self, group: int, ledger: LakeLedger, pending: Callable[[], Pending], grace_ms: int, check: Callable[[], None]
     ) -> Swept:
         from headwater.lake import gc
 
@@ -174,8 +173,8 @@ class DeltaLake:
 
         def run() -> Swept:
             now_ms = self._clock.now_ms()
-            listing = gc.survey(self._store, committed, now_ms - grace_ms, check)
-            chosen = gc.plan(listing, ledger, pending(), now_ms - grace_ms, check)
+            listing = gc.survey(self._store, group, committed, now_ms - grace_ms, check)
+            chosen = gc.plan(listing, group, ledger, pending(), now_ms - grace_ms, check)
             done = gc.carry_out(chosen, self._store, leave_table, ledger, now_ms, check)
             if self._reader is not None:
                 for path in chosen.dead:

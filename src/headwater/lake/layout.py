@@ -2,19 +2,14 @@
 
 Owns names, types and the statistics other readers prune by. Never reads or writes a file.
 
-    data/<group>/<position>-<token>.parquet    rows sorted by (bucket, stream, incarnation, seq), in row groups;
-                                               position: the log position of its newest record, 20 digits
-    _delta_log/                                the Delta table over these files
-
-A row is a record. Columns are only ever added, at the end, nullable: numbers and names here are for ever.
+A file's rows are sorted by (bucket, stream, incarnation, seq), in row groups; `names` says what it is called. A row is
+a record. Columns are only ever added, at the end, nullable: numbers and names here are for ever.
 """
 
 from __future__ import annotations
 
 import msgspec
 import pyarrow as pa
-
-DATA = "data"
 
 SCHEMA = pa.schema(
     [
@@ -64,10 +59,6 @@ class FileInfo(msgspec.Struct, frozen=True):
     group: int | None
     position_min: int | None
     position_max: int | None
-
-
-def data_key(group: int, position: int, token: str) -> str:
-    return f"{DATA}/{group}/{position:020d}-{token}.parquet"
 
 
 def statistics(row_count: int, low: dict[str, str | int | None], high: dict[str, str | int | None]) -> str:

@@ -15,7 +15,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headwater.lake.layout import PRUNED_BY, SCHEMA, NewFile, data_key, statistics
+from headwater.lake.layout import PRUNED_BY, SCHEMA, NewFile, statistics
+from headwater.lake.names import data_key
 from headwater.lake.store import Data
 from headwater.lake.writer import BYTES_PER_GROUP, LZ4, ROWS_PER_GROUP, SORTED_BY, cut, in_order, parquet_writer
 

@@ -18,8 +18,8 @@ from typing import Protocol
 import msgspec
 
 from headwater.lake.cache import MemoryCache
-from headwater.lake.gc import DATA, SNAPSHOTS
 from headwater.lake.layout import FileInfo
+from headwater.lake.names import DATA, SNAPSHOTS
 from headwater.lake.reader import Reader
 from headwater.lake.store import ObjectStore, StoreError
 from headwater.model.extents import Extent

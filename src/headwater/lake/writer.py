@@ -21,7 +21,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headwater.lake.columns import BREATH_S, SLICE_COUNT, Strings, numbers
-from headwater.lake.layout import PRUNED_BY, SCHEMA, NewFile, data_key, statistics
+from headwater.lake.layout import PRUNED_BY, SCHEMA, NewFile, statistics
+from headwater.lake.names import data_key
 from headwater.lake.store import Data
 from headwater.model.extents import Extent, Run
 

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headwater.lake.gc import SNAPSHOTS
+from headwater.lake.names import SNAPSHOTS, snapshot_owner
 from headwater.lake.store import LakeDamaged, ObjectMissing
 from headwater.lake.writer import in_order
 from headwater.spark.lakefile import LakeFile, extents_of, live_mask, spans
@@ -110,10 +110,10 @@ def blobs(place: Place, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Record
         incarnations: list[int] = []
         offsets: list[int] = []
         for stored in place.store().list(SNAPSHOTS):
-            _, incarnation, name = (*stored.key.split("/"), "", "")[:3]
-            offset = name.partition("-")[0]
-            if incarnation.isdigit() and offset.isdigit():
-                incarnations.append(int(incarnation))
+            owner = snapshot_owner(stored.key)
+            offset = stored.key.rpartition("/")[2].partition("-")[0]
+            if owner is not None and offset.isdigit():
+                incarnations.append(owner[1])
                 offsets.append(int(offset))
             if len(offsets) == 10_000:
                 yield _blobs(incarnations, offsets)

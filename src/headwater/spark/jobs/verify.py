@@ -15,7 +15,7 @@ import json
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headwater.lake.gc import DATA
+from headwater.lake.names import DATA
 from headwater.lake.info import read_table
 from headwater.spark import audit
 from headwater.spark.audit import Look

@@ -1,0 +1,128 @@
+"""The groups of this process: which group a name belongs to, and the way to its streams.
+
+Owns the map from keys to groups and from streams to theirs. Never decides: a group does. What doors, subscriptions and
+admin calls want of streams they ask here; none of them holds a group, a log or a catalog.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from xxhash import xxh3_64_intdigest
+
+from headwater.engine.by_id import Place, Record
+from headwater.engine.cold import Done
+from headwater.engine.group import Group, Waiter
+from headwater.engine.live import Follower, LiveStream, Observer
+from headwater.engine.owned_group import OwnedGroup
+from headwater.engine.reads import Slice
+from headwater.errors import Failure
+from headwater.model.commands import Command
+from headwater.world import Clock
+
+
+class NotOwned(Exception):
+    """The group belongs to another process."""
+
+    def __init__(self, group: int) -> None:
+        super().__init__(f"group {group} is not served by this process")
+        self.group = group
+
+
+class Engine:
+    """With one group every call below is that group's own: it costs nothing to ask here."""
+
+    def __init__(self, owned: dict[int, OwnedGroup], groups_count: int, clock: Clock) -> None:
+        self.owned = owned
+        self.groups_count = groups_count
+        self.clock = clock
+        only = owned[0].group if groups_count == 1 else None
+        self.submit: Callable[[str, Command, Waiter], None] = self._submit if only is None else only.submit
+        """See `Group.submit`."""
+        self.find: Callable[[str, bool], LiveStream] = self._find if only is None else only.find
+        """See `Group.find`."""
+        self._only = only
+
+    # ---- which group --------------------------------------------------------------------------------------------
+
+    def home(self, key: str) -> int:
+        """The group that a name belongs to."""
+        if self.groups_count == 1:
+            return 0
+        return xxh3_64_intdigest(key.encode()) % self.groups_count
+
+    def group(self, key: str) -> Group:
+        """Raises NotOwned."""
+        if self._only is not None:
+            return self._only
+        number = self.home(key)
+        found = self.owned.get(number)
+        if found is None:
+            raise NotOwned(number)
+        return found.group
+
+    def group_of(self, stream: LiveStream) -> OwnedGroup:
+        """The group that a loaded stream lives in: its id tells."""
+        return self.owned[stream.sid % self.groups_count]
+
+    # ---- one stream ---------------------------------------------------------------------------------------------
+
+    def _submit(self, key: str, command: Command, waiter: Waiter) -> None:
+        self.group(key).submit(key, command, waiter)
+
+    def _find(self, key: str, touch: bool) -> LiveStream:
+        return self.group(key).find(key, touch)
+
+    def look(self, key: str) -> LiveStream | None:
+        """The stream of that name, loaded if need be, visible or not; None when there is none."""
+        return self.group(key).shelf.find(key)
+
+    def unsettled(self, key: str) -> bool:
+        return self.group(key).unsettled(key)
+
+    def after_settled(self, key: str, waiter: Waiter) -> None:
+        self.group(key).after_settled(key, waiter)
+
+    def read(self, stream: LiveStream, offset: int, bytes_max: int, done: Done, joined: bool = False) -> None:
+        """See `Reads.read`."""
+        self.group_of(stream).reads.read(stream, offset, bytes_max, done, joined)
+
+    async def read_now(self, stream: LiveStream, offset: int, bytes_max: int, joined: bool = False) -> Slice:
+        return await self.group_of(stream).reads.read_now(stream, offset, bytes_max, joined)
+
+    def read_by_id(
+        self,
+        stream: LiveStream,
+        ms: int,
+        n: int,
+        count_max: int,
+        bytes_max: int,
+        done: Callable[[list[Record] | Failure], None],
+        after: int = 0,
+    ) -> None:
+        """See `ById.read`."""
+        self.group_of(stream).by_id.read(stream, ms, n, count_max, bytes_max, done, after)
+
+    def place_of_id(self, stream: LiveStream, ms: int, n: int, done: Callable[[Place | Failure], None]) -> None:
+        """See `ById.place`."""
+        self.group_of(stream).by_id.place(stream, ms, n, done)
+
+    def follow(self, stream: LiveStream, follower: Follower) -> None:
+        self.group_of(stream).group.follow(stream, follower)
+
+    def unfollow(self, stream: LiveStream, follower: Follower) -> None:
+        self.group_of(stream).group.unfollow(stream, follower)
+
+    def count_read(self, stream: LiveStream, size: int) -> None:
+        """One answer with records of a stream was made: `size` bytes of payload."""
+        self.group_of(stream).group.tally.add(stream.key, size)
+
+    # ---- all groups of this process -------------------------------------------------------------------------------
+
+    def observe(self, observer: Observer) -> None:
+        for owned in self.owned.values():
+            owned.group.observers.append(observer)
+
+    def states(self) -> list[dict[str, Any]]:
+        return [owned.state() for owned in self.owned.values()]

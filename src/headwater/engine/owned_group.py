@@ -1,0 +1,154 @@
+"""A group with everything that works for it: reads, upkeep, flushes, gc, swaps and backups.
+
+Owns their order of start and stop. Never decides what they do; each has its own module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from headwater.engine.backup import Backups
+from headwater.engine.by_id import ById
+from headwater.engine.cold import Reads
+from headwater.engine.flush import Flusher
+from headwater.engine.group import Group
+from headwater.engine.recovery import recover
+from headwater.engine.swap import Swapper
+from headwater.engine.sweep import Sweeper
+from headwater.engine.upkeep import Upkeep
+from headwater.world import Blobs, CatalogCopy, Lake, Rng
+
+
+class GroupOptions(msgspec.Struct, frozen=True):
+    """Settings, as far as they concern one group: what is a limit of the node is this group's share."""
+
+    checkpoint_interval_ms: int
+    streams_loaded_max: int
+    flush_bytes: int
+    flush_interval_ms: int
+    lake_file_bytes: int
+    lake_gc_interval_ms: int
+    lake_grace_ms: int
+
+
+class CatalogFiles(Protocol):
+    """The group's catalog as worker threads use it: each opens it for itself."""
+
+    held_directory: Path
+    """For copies that backups take from."""
+
+    def open(self) -> Any:
+        """A `LakeLedger` and `SwapLedger`."""
+        ...
+
+    def open_to_read(self) -> Any:
+        """The same, which changes nothing."""
+        ...
+
+    def copy(self, to: Path) -> CatalogCopy: ...
+
+
+class OwnedGroup:
+    """`lake` and `files` are None for a node that keeps nothing: it has none of what works on them."""
+
+    def __init__(
+        self,
+        group: Group,
+        blobs: Blobs,
+        lake: Lake | None,
+        files: CatalogFiles | None,
+        options: GroupOptions,
+        rng: Rng,
+        report: Callable[[str, str], None],
+    ) -> None:
+        """`report` is told what went wrong with what."""
+        self.group = group
+        self.files = files
+        self.reads = Reads(group, lake)
+        self.by_id = ById(group, self.reads)
+        group.resolve_cold = self.reads.resolve
+
+        def told(what: str) -> Callable[[str], None]:
+            return lambda why: report(what, why)
+
+        self.upkeep = Upkeep(
+            group, blobs, options.checkpoint_interval_ms, options.streams_loaded_max, told("upkeep")
+        )
+        self.flusher: Flusher | None = None
+        self.lake_gc: Sweeper | None = None
+        self.swapper: Swapper | None = None
+        self.backups: Backups | None = None
+        self._ledger: Any = None
+        if lake is None or files is None:
+            return
+        self._ledger = files.open()
+        self.flusher = Flusher(
+            group, lake, options.flush_bytes, options.flush_interval_ms, options.lake_file_bytes, told("flush")
+        )
+        self.lake_gc = Sweeper(
+            group,
+            lake,
+            self._ledger,
+            self.flusher,
+            options.lake_gc_interval_ms,
+            options.lake_grace_ms,
+            told("gc"),
+        )
+        self.swapper = Swapper(group, lake, self.flusher, self.lake_gc, files.open)
+        self.backups = Backups(group, self.flusher, files.copy, files.held_directory, rng)
+        self.lake_gc.held = self.upkeep.held = self.backups.held
+
+    @property
+    def number(self) -> int:
+        return self.group.number
+
+    def recover(self) -> int:
+        """Folds the log over the catalog; returns how many events that were. See `recovery`."""
+        return recover(self.group)
+
+    def start(self, on_progress: Callable[[], None]) -> None:
+        """Opens the log for writing and starts what works beside it."""
+        self.group.log.start(on_progress)
+        self.upkeep.start()
+        if self.flusher is not None:
+            self.flusher.start()
+        if self.lake_gc is not None:
+            self.lake_gc.start()
+
+    async def stop(self) -> None:
+        """Ends everything, takes a last checkpoint and closes log and catalog. May be called after a failed start."""
+        if self.swapper is not None:
+            await self.swapper.stop()
+        if self.lake_gc is not None:
+            await self.lake_gc.stop()
+        if self._ledger is not None:
+            self._ledger.close()
+        if self.flusher is not None:
+            await self.flusher.stop()
+        await self.upkeep.stop()
+        self.reads.close()
+        self.group.log.close()
+        self.group.catalog.close()
+
+    def failures(self) -> dict[str, str | None]:
+        """What is wrong with what; None where nothing is."""
+        return {
+            "log": self.group.log.failure,
+            "checkpoint": self.upkeep.failure,
+            "lake": None if self.flusher is None else self.flusher.failure,
+        }
+
+    def state(self) -> dict[str, Any]:
+        """For people and for the pipeline."""
+        group = self.group
+        return {
+            "group": self.number,
+            "position": group.log.synced,
+            "lake_position": group.lake_position(),
+            "hot_bytes": group.shelf.hot_bytes,
+            "streams_loaded": len(group.shelf.streams),
+        }

@@ -1,0 +1,46 @@
+"""Names of the lake's objects, and which group each belongs to.
+
+Owns the layout of keys. Never loads Arrow: a node that settles nothing uses this for its upkeep.
+
+    data/<group>/<position>-<token>.parquet             a file of the table; position: the log position of its newest
+                                                        record, 20 digits
+    snapshots/<group>/<incarnation>/<offset>-<token>    a snapshot of one stream
+    snapshots/<incarnation>/<offset>-<token>            the same, written before there was more than one group: group 0's
+"""
+
+from __future__ import annotations
+
+DATA, SNAPSHOTS = "data", "snapshots"
+
+
+def data_prefix(group: int) -> str:
+    return f"{DATA}/{group}/"
+
+
+def data_key(group: int, position: int, token: str) -> str:
+    return f"{data_prefix(group)}{position:020d}-{token}.parquet"
+
+
+def snapshot_key(group: int, sid: int, offset: int, token: str) -> str:
+    return f"{SNAPSHOTS}/{group}/{sid}/{offset:020d}-{token}"
+
+
+def snapshot_prefixes(group: int, sid: int) -> list[str]:
+    """Below which every snapshot of a stream is. Those of others may be there too: `snapshot_owner` tells."""
+    found = [f"{SNAPSHOTS}/{group}/{sid}/"]
+    return [*found, f"{SNAPSHOTS}/{sid}/"] if group == 0 else found
+
+
+def snapshot_owner(key: str) -> tuple[int, int] | None:
+    """(group, incarnation) of a snapshot; None for what does not look like one."""
+    parts = key.split("/")
+    if parts[0] != SNAPSHOTS or len(parts) not in (3, 4):
+        return None
+    numbers = parts[1:-1] if len(parts) == 4 else ["0", parts[1]]
+    if not all(_is_number(part) for part in numbers):
+        return None
+    return int(numbers[0]), int(numbers[1])
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 19
