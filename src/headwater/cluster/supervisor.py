@@ -152,9 +152,9 @@ async def supervise(orders: Sequence[Order], fds: Sequence[int], grace_s: float,
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    starting = asyncio.gather(*(worker.start() for worker in workers))
-    stopped = loop.create_task(stopping.wait())
-    await asyncio.wait([starting, stopped], return_when=asyncio.FIRST_COMPLETED)
+    starting: asyncio.Future[list[bool]] = asyncio.gather(*(worker.start() for worker in workers))
+    stopped: asyncio.Future[Any] = loop.create_task(stopping.wait())
+    await asyncio.wait((starting, stopped), return_when=asyncio.FIRST_COMPLETED)
     code = EXIT_OK
     keepers: list[asyncio.Task[None]] = []
     if starting.done() and all(starting.result()):

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headwater.lake.names import DATA, SNAPSHOTS
 from headwater.lake.info import read_table
+from headwater.lake.names import DATA, SNAPSHOTS
 from headwater.lake.store import LakeDamaged, ObjectMissing
 from headwater.spark import rewrite as files
 from headwater.spark.lakefile import LakeFile, extents_of

@@ -15,8 +15,8 @@ import json
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headwater.lake.names import DATA
 from headwater.lake.info import read_table
+from headwater.lake.names import DATA
 from headwater.spark import audit
 from headwater.spark.audit import Look
 from headwater.spark.node import Node

@@ -1,0 +1,138 @@
+"""Questions between members: a name and arguments to the process that can answer, its answer back.
+
+Owns their encoding and their connections. Never carries a client's request: those are forwarded whole.
+
+A question is registered once in every process, as a function over the groups of that process. Asking this process
+itself is a plain call, so with one process nothing is encoded and nothing is sent.
+
+    POST /__headwater/members/<name>        body and answer: msgpack; a refusal is [class, facts] with status 409
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+
+from headwater import errors
+from headwater.cluster.framing import BadAnswer, ResponseFraming
+from headwater.cluster.members import Members
+from headwater.errors import Failure, MemberUnavailable, OutcomeUnknown
+
+PREFIX = "/__headwater/members"
+IDLE_CONNECTIONS_MAX = 8
+TIMEOUT_S = 30.0
+REFUSED = 409
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder().decode
+
+Answer = Callable[..., Awaitable[Any]]
+
+
+class Calls:
+    """What this process can be asked, and the way to ask the others."""
+
+    def __init__(self, members: Members) -> None:
+        self._members = members
+        self._answers: dict[str, Answer] = {}
+        self._idle: dict[int, list[_Line]] = {}
+
+    def register(self, name: str, answer: Answer) -> None:
+        """Arguments and answer are what msgpack knows."""
+        self._answers[name] = answer
+
+    async def ask(self, member: int, name: str, *arguments: Any) -> Any:
+        """The member's answer. Raises what it refused with; MemberUnavailable when it was not reached."""
+        if member == self._members.me:
+            return await self._answers[name](*arguments)
+        status, body = await self._post(member, name, _encode(arguments))
+        answer = _decode(body)
+        if status == REFUSED:
+            raise _failure(*answer)
+        return answer
+
+    async def ask_owner(self, group: int, name: str, *arguments: Any) -> Any:
+        return await self.ask(self._members.owner(group), name, *arguments)
+
+    async def ask_all(self, name: str, *arguments: Any) -> list[Any]:
+        """Every member's answer, in the order of members. Raises the first refusal."""
+        everyone = range(self._members.count)
+        return list(await asyncio.gather(*(self.ask(member, name, *arguments) for member in everyone)))
+
+    async def answer(self, name: str, body: bytes) -> tuple[int, bytes]:
+        """Status and body for a question that another member asked."""
+        answer = self._answers.get(name)
+        if answer is None:
+            return REFUSED, _encode(("NoSuchRoute", {}))
+        try:
+            return 200, _encode(await answer(*_decode(body)))
+        except Failure as failure:
+            return REFUSED, _encode((type(failure).__name__, vars(failure)))
+
+    def close(self) -> None:
+        for lines in self._idle.values():
+            for line in lines:
+                line.close()
+        self._idle.clear()
+
+    async def _post(self, member: int, name: str, body: bytes) -> tuple[int, bytes]:
+        idle = self._idle.setdefault(member, [])
+        line = idle.pop() if idle else await self._connect(member)
+        head = b"POST %b/%b HTTP/1.1\r\nhost: member\r\ncontent-length: %d\r\n\r\n" % (
+            PREFIX.encode(),
+            name.encode(),
+            len(body),
+        )
+        try:
+            answered = await asyncio.wait_for(line.post(head + body), TIMEOUT_S)
+        except (OSError, BadAnswer, TimeoutError, asyncio.IncompleteReadError):
+            line.close()
+            raise OutcomeUnknown(member) from None
+        except BaseException:
+            line.close()
+            raise
+        if len(idle) < IDLE_CONNECTIONS_MAX:
+            idle.append(line)
+        else:
+            line.close()
+        return answered
+
+    async def _connect(self, member: int) -> _Line:
+        try:
+            return _Line(*await asyncio.open_unix_connection(self._members.http_path(member)))
+        except OSError:
+            raise MemberUnavailable(member) from None
+
+
+class _Line:
+    """A connection to another member, for one question at a time."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    async def post(self, request: bytes) -> tuple[int, bytes]:
+        self._writer.write(request)
+        await self._writer.drain()
+        framing = ResponseFraming(False)
+        held: list[bytes] = []
+        while not framing.complete:
+            data = await self._reader.read(256 * 1024)
+            if not data:
+                raise BadAnswer("the connection ended")
+            held.append(data[: framing.take(data)])
+        return framing.status, b"".join(held)[len(framing.head or b"") :]
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+def _failure(name: str, facts: dict[str, Any]) -> Failure:
+    """The refusal of another member, as if it had been raised here."""
+    kind = getattr(errors, name)
+    failure: Failure = kind.__new__(kind)
+    for fact, value in facts.items():
+        setattr(failure, fact, value)
+    return failure
