@@ -341,7 +341,7 @@ class Node:
         failed_before = group.failed
         group.progress()
         if group.failed and not failed_before:
-            log.critical("the log failed: this node acknowledges nothing any more", reason=group.log.failure)
+            log.critical("the log failed: this node acknowledges nothing any more", reason=str(group.log.failure))
 
     async def stop(self) -> None:
         doors = [door for door in (self._http, self._s3p) if door is not None]
@@ -383,7 +383,7 @@ def _pages(
     trial: Trial | None,
 ) -> Metrics:
     health = Health()
-    health.add("log", lambda: group.log.failure)
+    health.add("log", lambda: None if group.log.failure is None else group.log.failure.reason)
     health.add("checkpoint", lambda: upkeep.failure)
     if flusher is not None:
         health.add("lake", lambda: flusher.failure or (None if trial is None else trial.failure))

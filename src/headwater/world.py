@@ -69,6 +69,22 @@ class LogCopy(Protocol):
         ...
 
 
+BROKEN, FENCED, UNKNOWN = "broken", "fenced", "unknown"
+
+
+class LogFailure(msgspec.Struct, frozen=True):
+    """Why a log acknowledges nothing any more."""
+
+    kind: str
+    """BROKEN: it could not be written. FENCED: another owner took it. UNKNOWN: what became of the last write is not
+    known."""
+    reason: str
+    """In words, with what to do."""
+
+    def __str__(self) -> str:
+        return self.reason
+
+
 class Log(Protocol):
     """One group's ordered log. Single caller: everything but the callbacks' origin runs on the event loop's thread.
 
@@ -91,7 +107,7 @@ class Log(Protocol):
     def synced(self) -> int: ...
 
     @property
-    def failure(self) -> str | None:
+    def failure(self) -> LogFailure | None:
         """Why this log acknowledges nothing any more; None while healthy."""
         ...
 
@@ -114,6 +130,18 @@ class Log(Protocol):
         """Opens the log for writing. `on_progress` is called on the caller's event loop."""
         ...
 
+    def trim(self, below: int) -> None:
+        """Allows the log to forget events that end at or below the position."""
+        ...
+
+    def close(self) -> None:
+        """Writes and syncs what was gathered, then stops. Idempotent."""
+        ...
+
+
+class FileLog(Log, Protocol):
+    """A log in files of this machine, and what only files can do."""
+
     def seal(self) -> None:
         """Leaves a witness behind the last batch when the log is idle, so that later damage to it is recognised."""
         ...
@@ -124,14 +152,6 @@ class Log(Protocol):
 
     def copy(self, after: int, known: int, to: Path) -> LogCopy:
         """Begins a copy of every event that ends behind `after`, into the file `to`. The log must be held meanwhile."""
-        ...
-
-    def trim(self, below: int) -> None:
-        """Allows the log to forget events that end at or below the position."""
-        ...
-
-    def close(self) -> None:
-        """Writes and syncs what was gathered, then stops. Idempotent."""
         ...
 
 

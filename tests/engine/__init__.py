@@ -14,7 +14,7 @@ from headwater.model.commands import Append, Command, Create, Durability, Produc
 from headwater.model.events import Event
 from headwater.model.offsets import START
 from headwater.model.stream import Limits
-from headwater.world import Catalog, Log
+from headwater.world import BROKEN, Catalog, Log, LogFailure
 
 KEY = "_default/s"
 STEP = 10
@@ -133,7 +133,7 @@ class Bench:
 
     def fail(self, reason: str = "the disk is on fire") -> None:
         self.turn()
-        self.log.failure = reason
+        self.log.failure = LogFailure(BROKEN, reason)
         self.group.progress()
 
     def read(self, key: str = KEY) -> bytes:

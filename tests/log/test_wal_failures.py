@@ -71,7 +71,7 @@ def test_a_failed_call_freezes_the_watermarks_for_ever(
             faults.armed = True
             bad = await log.put(appended(b"bad"))
             assert log.wal.failure is not None
-            assert (getattr(error, "strerror", None) or "MemoryError") in log.wal.failure
+            assert (getattr(error, "strerror", None) or "MemoryError") in log.wal.failure.reason
             assert log.wal.synced == good < bad
             frozen, held = watermarks(log.wal), contents(tmp_path)
             # The disk recovers; the log does not.
@@ -127,7 +127,7 @@ def test_a_failure_on_the_way_into_the_next_file_keeps_the_files_before_it(tmp_p
             await log.put(*events[:3])
             faults.armed = True
             await log.put(*events[3:])
-            assert log.wal.failure is not None and "Too many open files" in log.wal.failure
+            assert log.wal.failure is not None and "Too many open files" in log.wal.failure.reason
             faults.armed = False
             # Whoever gets the descriptor that the log gave back must not lose it to the log's end.
             with (tmp_path / "other").open("wb") as other:

@@ -26,7 +26,7 @@ from headwater.engine.group import Group
 from headwater.engine.signal import synced
 from headwater.errors import LogUnavailable, Overloaded
 from headwater.model.events import Event, Settled, SnapshotPublished
-from headwater.world import CatalogCopy, Rng
+from headwater.world import CatalogCopy, FileLog, Rng
 
 HOLDS_MAX = 2
 """At once, those being taken included; each has a copy of the catalog on the disk. Overflow: 503."""
@@ -59,6 +59,7 @@ class Backups:
     def __init__(
         self,
         group: Group,
+        log: FileLog,
         flusher: Flusher,
         copy_catalog: Callable[[Path], CatalogCopy],
         directory: Path,
@@ -66,6 +67,7 @@ class Backups:
     ) -> None:
         """`directory` is for copies alone: what a crash left there is removed."""
         self._group = group
+        self._log = log
         self._flusher = flusher
         self._copy_catalog = copy_catalog
         self._directory = directory
@@ -102,7 +104,7 @@ class Backups:
         except BaseException as error:
             await asyncio.shield(asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True))
             if self._group.log.failure is not None:
-                raise LogUnavailable(self._group.log.failure) from error
+                raise LogUnavailable(self._group.log.failure.reason) from error
             if isinstance(error, OSError | sqlite3.Error):
                 raise Overloaded(f"no copy for a backup could be made ({error})") from error
             raise
@@ -114,7 +116,7 @@ class Backups:
 
     async def _cut(self, name: str, directory: Path, hold_ms: int) -> Hold:
         group = self._group
-        log = group.log
+        log = self._log
         log.hold(group.catalog.log_floor)
         try:
             await asyncio.to_thread(directory.mkdir, parents=True)
@@ -132,7 +134,7 @@ class Backups:
                 met += await asyncio.to_thread(copy.advance, log.synced)
             # No await from here on: nothing is acknowledged between the end of the copy and the answer.
             if log.failure is not None:
-                raise LogUnavailable(log.failure)
+                raise LogUnavailable(log.failure.reason)
             position = log.synced
             met += copy.advance(position)
             files = [event.file for event in met if isinstance(event, Settled) and event.file not in known]

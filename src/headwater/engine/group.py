@@ -117,7 +117,7 @@ class Group:
             if stream is not None and stream.deadline_ms <= now_ms:
                 stream = self._expired(stream, now_ms)
             if self.log.failure is not None:
-                raise LogUnavailable(self.log.failure)
+                raise LogUnavailable(self.log.failure.reason)
             source = None
             if type(command) is Create and command.fork is not None:
                 source = self._source(command.fork.source, now_ms)
@@ -160,7 +160,7 @@ class Group:
         """The same for a command about a bucket."""
         try:
             if self.log.failure is not None:
-                raise LogUnavailable(self.log.failure)
+                raise LogUnavailable(self.log.failure.reason)
             event = bucket_rules.decide(self.shelf.bucket(command.name), command, self.clock.now_ms())
         except Failure as failure:
             self._answer(waiter, failure, None)
@@ -175,7 +175,7 @@ class Group:
         Raises LogUnavailable, and then nothing has happened.
         """
         if self.log.failure is not None:
-            raise LogUnavailable(self.log.failure)
+            raise LogUnavailable(self.log.failure.reason)
         event = Noted(domain, body, self.clock.now_ms())
         position = self._sync_target = self.log.add(event, True)
         self.domains[domain].apply(body, event.at_ms, position)
@@ -281,7 +281,7 @@ class Group:
         if self._sync_target <= log.synced and disk_target <= log.written:
             waiter.resolve(outcome)
         elif log.failure is not None:
-            waiter.resolve(LogUnavailable(log.failure))
+            waiter.resolve(LogUnavailable(log.failure.reason))
         elif self._sync_target <= log.synced:
             self._disk_acks.append((disk_target, waiter, outcome, None))
         else:
@@ -291,7 +291,7 @@ class Group:
         """Resolves `waiter` once everything logged so far is synced, whatever its class."""
         log = self.log
         if log.synced >= log.tail or log.failure is not None:
-            waiter.resolve(Unchanged(0, False) if log.failure is None else LogUnavailable(log.failure))
+            waiter.resolve(Unchanged(0, False) if log.failure is None else LogUnavailable(log.failure.reason))
             return
         self._sync_target = log.tail
         self._sync_acks.append((log.tail, waiter, Unchanged(0, False), None))
@@ -336,7 +336,7 @@ class Group:
         for observer in self.observers:
             observer.settled()
         if log.failure is not None:
-            self._fail(log.failure)
+            self._fail(log.failure.reason)
 
     def _unsettle(self, key: str, position: int) -> None:
         if self._unsettled.get(key, 0) <= position:
@@ -398,7 +398,7 @@ class Group:
         if self.log.failure is None:
             self._sync_acks.append((self._unsettled[key], waiter, Unchanged(0, False), None))
         else:
-            waiter.resolve(LogUnavailable(self.log.failure))
+            waiter.resolve(LogUnavailable(self.log.failure.reason))
 
     def after_pending(self, waiter: Waiter) -> None:
         """Resolves `waiter` once everything decided so far is durable; at once when it is."""

@@ -20,7 +20,7 @@ from headwater.engine.recovery import recover
 from headwater.engine.swap import Swapper
 from headwater.engine.sweep import Sweeper
 from headwater.engine.upkeep import Upkeep
-from headwater.world import Blobs, CatalogCopy, Lake, Rng
+from headwater.world import Blobs, CatalogCopy, FileLog, Lake, Rng
 
 
 class GroupOptions(msgspec.Struct, frozen=True):
@@ -53,11 +53,15 @@ class CatalogFiles(Protocol):
 
 
 class OwnedGroup:
-    """`lake` and `files` are None for a node that keeps nothing: it has none of what works on them."""
+    """`log`, `lake` and `files` are None for a node that keeps nothing: it has none of what works on them.
+
+    `log` is the group's own, as far as it is a log in files.
+    """
 
     def __init__(
         self,
         group: Group,
+        log: FileLog | None,
         blobs: Blobs,
         lake: Lake | None,
         files: CatalogFiles | None,
@@ -76,14 +80,19 @@ class OwnedGroup:
             return lambda why: report(what, why)
 
         self.upkeep = Upkeep(
-            group, blobs, options.checkpoint_interval_ms, options.streams_loaded_max, told("upkeep")
+            group,
+            blobs,
+            options.checkpoint_interval_ms,
+            options.streams_loaded_max,
+            told("upkeep"),
+            (lambda: None) if log is None else log.seal,
         )
         self.flusher: Flusher | None = None
         self.lake_gc: Sweeper | None = None
         self.swapper: Swapper | None = None
         self.backups: Backups | None = None
         self._ledger: Any = None
-        if lake is None or files is None:
+        if lake is None or files is None or log is None:
             return
         self._ledger = files.open()
         self.flusher = Flusher(
@@ -99,7 +108,7 @@ class OwnedGroup:
             told("gc"),
         )
         self.swapper = Swapper(group, lake, self.flusher, self.lake_gc, files.open)
-        self.backups = Backups(group, self.flusher, files.copy, files.held_directory, rng)
+        self.backups = Backups(group, log, self.flusher, files.copy, files.held_directory, rng)
         self.lake_gc.held = self.upkeep.held = self.backups.held
 
     @property
@@ -137,7 +146,7 @@ class OwnedGroup:
     def failures(self) -> dict[str, str | None]:
         """What is wrong with what; None where nothing is."""
         return {
-            "log": self.group.log.failure,
+            "log": None if self.group.log.failure is None else self.group.log.failure.reason,
             "checkpoint": self.upkeep.failure,
             "lake": None if self.flusher is None else self.flusher.failure,
         }

@@ -78,7 +78,7 @@ class Swapper:
         if self._stopping.is_set():
             raise ShuttingDown
         if self._group.log.failure is not None:
-            raise LogUnavailable(self._group.log.failure)
+            raise LogUnavailable(self._group.log.failure.reason)
 
     def _done(self, remove: list[str], add: list[str]) -> Swapped | None:
         """What the same swap has done before; None when it is still to be done. Raises SwapRefused."""

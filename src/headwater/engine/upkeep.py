@@ -30,7 +30,10 @@ class Upkeep:
         checkpoint_interval_ms: int,
         streams_loaded_max: int,
         report: Callable[[str], None],
+        seal: Callable[[], None] = lambda: None,
     ) -> None:
+        """`seal` is the log's, if it has one (see `FileLog.seal`)."""
+        self._seal = seal
         self._streams_loaded_max = streams_loaded_max
         self._group = group
         self._blobs = blobs
@@ -72,7 +75,7 @@ class Upkeep:
             await self._try_checkpoint()
             await self._delete_blobs()
             self._group.expire_unloaded(EXPIRE_SLICE)
-            self._group.log.seal()
+            self._seal()
 
     async def _until_checkpoint(self) -> None:
         """The interval, or less when many streams were created: a listing walks those the catalog does not know yet."""

@@ -6,10 +6,9 @@ Owns a counter. Never touches a disk.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 from headwater.model.events import Event
-from headwater.world import LogCopy
+from headwater.world import LogFailure
 
 
 class NullLog:
@@ -18,7 +17,7 @@ class NullLog:
         self.tail = 0
         self.written = 0
         self.synced = 0
-        self.failure: str | None = None
+        self.failure: LogFailure | None = None
 
     def add(self, event: Event, sync: bool) -> int:
         self.tail = self.written = self.synced = position = self.tail + 1
@@ -26,17 +25,10 @@ class NullLog:
 
     def commit(self) -> None: ...
 
-    def seal(self) -> None: ...
-
     def replay(self, promised: int = 0) -> Iterator[tuple[int, Event]]:
         return iter(())
 
     def start(self, on_progress: Callable[[], None]) -> None: ...
-
-    def hold(self, after: int | None) -> None: ...
-
-    def copy(self, after: int, known: int, to: Path) -> LogCopy:
-        raise OSError("this node keeps no log")
 
     def trim(self, below: int) -> None: ...
 

@@ -26,6 +26,7 @@ from headwater.log import entries, frames
 from headwater.log.copy import WalCopy
 from headwater.log.recovery import list_files, read_file
 from headwater.model.events import Event
+from headwater.world import BROKEN, LogFailure
 
 _SLAB_BYTES = 4 << 20
 _ZEROS = bytes(1 << 20)
@@ -70,7 +71,7 @@ class Wal:
         self.tail = 0
         self.written = 0
         self.synced = 0
-        self.failure: str | None = None
+        self.failure: LogFailure | None = None
 
     # ---- before it runs -----------------------------------------------------------------------------------------
 
@@ -243,7 +244,7 @@ class Wal:
 
     def _break(self, error: Exception) -> None:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        self.failure = f"the log could not be written ({reason}); restart on a healthy disk"
+        self.failure = LogFailure(BROKEN, f"the log could not be written ({reason}); restart on a healthy disk")
 
     def _write(self, batches: list[_Batch]) -> None:
         at = 0
