@@ -8,6 +8,7 @@ import pytest
 from headwater.errors import LogUnavailable, Overloaded, StreamNotFound
 from headwater.model.commands import Append, Create, Delete, Durability
 from headwater.model.events import Appended, Deleted
+from headwater.world import BROKEN, LogFailure
 from tests.engine import KEY, Bench, Ear, Inbox
 
 
@@ -75,12 +76,12 @@ def test_a_duplicate_that_meets_the_failure_before_anyone_was_told_is_not_taken_
         looks_count = 0
 
         @property
-        def failure(self) -> str | None:
+        def failure(self) -> LogFailure | None:
             Sudden.looks_count += 1
-            return None if Sudden.looks_count == 1 else "gone"
+            return None if Sudden.looks_count == 1 else LogFailure(BROKEN, "gone")
 
         @failure.setter
-        def failure(self, reason: str | None) -> None: ...
+        def failure(self, reason: LogFailure | None) -> None: ...
 
     bench.log.__class__ = Sudden
     duplicate = bench.post(seq=0)
