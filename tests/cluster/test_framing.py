@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,7 +29,7 @@ def framed(stream: bytes, cuts: list[int], head_only: list[bool]) -> list[bytes]
     out: list[bytes] = []
     current = b""
     framing = ResponseFraming(head_only[0])
-    for low, high in zip(edges, edges[1:], strict=False):
+    for low, high in pairwise(edges):
         data = stream[low:high]
         while data:
             took = framing.take(data)
