@@ -118,8 +118,8 @@ class DataDirectory:
         found = self.groups()
         if found is not None and groups_wanted is not None and found != groups_wanted:
             raise DirectoryRefused(
-                f"{self.path} was made with {found} groups, not {groups_wanted}. Their number is fixed when a directory "
-                f"is made: leave --groups out, or restore a backup into a new directory"
+                f"{self.path} was made with {found} groups, not {groups_wanted}. Their number is fixed when a "
+                f"directory is made: leave --groups out, or restore a backup into a new directory"
             )
         groups = found or groups_wanted or groups_default
         try:

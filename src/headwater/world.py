@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -152,6 +152,24 @@ class FileLog(Log, Protocol):
 
     def copy(self, after: int, known: int, to: Path) -> LogCopy:
         """Begins a copy of every event that ends behind `after`, into the file `to`. The log must be held meanwhile."""
+        ...
+
+
+Answer = Callable[..., Awaitable[Any]]
+"""Answers a question over the groups of this process. Arguments and answer are what msgpack knows."""
+
+
+class Questions(Protocol):
+    """What concerns groups that may be served by several processes: asked of each, answered over its own groups."""
+
+    def register(self, name: str, answer: Answer) -> None: ...
+
+    async def ask_owner(self, group: int, name: str, *arguments: Any, into: Any = Any) -> Any:
+        """The answer of the process that serves a group. Raises its refusal, or that it cannot be reached."""
+        ...
+
+    async def ask_all(self, name: str, *arguments: Any, into: Any = Any) -> list[Any]:
+        """Every process's answer, in their order. Raises the first refusal."""
         ...
 
 
@@ -330,9 +348,9 @@ class Lake(Protocol):
     def sweep(
         self, group: int, ledger: LakeLedger, pending: Callable[[], Pending], grace_ms: int, check: Callable[[], None]
     ) -> Swept:
-        """Removes what nothing of the group refers to (see `lake/gc.py`). Calls `pending` once, when it has listed what there is:
+        """Removes what nothing of the group refers to (see `lake/gc.py`).
 
-        no flush that began before may be under way when that returns. What `check` raises ends the run.
+        Calls `pending` once, when it has listed what there is: no flush that began before may be under way then. What `check` raises ends the run.
         """
         ...
 

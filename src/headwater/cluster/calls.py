@@ -11,7 +11,6 @@ itself is a plain call, so with one process nothing is encoded and nothing is se
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -20,19 +19,18 @@ from headwater import errors
 from headwater.cluster.framing import BadAnswer, ResponseFraming
 from headwater.cluster.members import Members
 from headwater.errors import Failure, MemberUnavailable, OutcomeUnknown
+from headwater.world import Answer
 
 PREFIX = "/__headwater/members"
 IDLE_CONNECTIONS_MAX = 8
 TIMEOUT_S = 30.0
 REFUSED = 409
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder().decode
-
-Answer = Callable[..., Awaitable[Any]]
+_decode = msgspec.msgpack.decode
 
 
 class Calls:
-    """What this process can be asked, and the way to ask the others."""
+    """What this process can be asked, and the way to ask the others. See `world.Questions`."""
 
     def __init__(self, members: Members) -> None:
         self._members = members
@@ -40,26 +38,23 @@ class Calls:
         self._idle: dict[int, list[_Line]] = {}
 
     def register(self, name: str, answer: Answer) -> None:
-        """Arguments and answer are what msgpack knows."""
         self._answers[name] = answer
 
-    async def ask(self, member: int, name: str, *arguments: Any) -> Any:
-        """The member's answer. Raises what it refused with; MemberUnavailable when it was not reached."""
+    async def ask(self, member: int, name: str, *arguments: Any, into: Any = Any) -> Any:
+        """The member's answer, which is an `into`. Raises what it refused with; MemberUnavailable, OutcomeUnknown."""
         if member == self._members.me:
             return await self._answers[name](*arguments)
         status, body = await self._post(member, name, _encode(arguments))
-        answer = _decode(body)
         if status == REFUSED:
-            raise _failure(*answer)
-        return answer
+            raise _failure(*_decode(body))
+        return _decode(body, type=into)
 
-    async def ask_owner(self, group: int, name: str, *arguments: Any) -> Any:
-        return await self.ask(self._members.owner(group), name, *arguments)
+    async def ask_owner(self, group: int, name: str, *arguments: Any, into: Any = Any) -> Any:
+        return await self.ask(self._members.owner(group), name, *arguments, into=into)
 
-    async def ask_all(self, name: str, *arguments: Any) -> list[Any]:
-        """Every member's answer, in the order of members. Raises the first refusal."""
+    async def ask_all(self, name: str, *arguments: Any, into: Any = Any) -> list[Any]:
         everyone = range(self._members.count)
-        return list(await asyncio.gather(*(self.ask(member, name, *arguments) for member in everyone)))
+        return list(await asyncio.gather(*(self.ask(member, name, *arguments, into=into) for member in everyone)))
 
     async def answer(self, name: str, body: bytes) -> tuple[int, bytes]:
         """Status and body for a question that another member asked."""

@@ -118,6 +118,10 @@ class Engine:
         """One answer with records of a stream was made: `size` bytes of payload."""
         self.group_of(stream).group.tally.add(stream.key, size)
 
+    def discard_blob(self, blob: str) -> None:
+        """An object that nothing refers to is deleted, by whichever group: none of them knows it."""
+        next(iter(self.owned.values())).group.shelf.discard_blob(blob, 0)
+
     # ---- all groups of this process -------------------------------------------------------------------------------
 
     def observe(self, observer: Observer) -> None:

@@ -5,7 +5,7 @@ Owns the layout of keys. Never loads Arrow: a node that settles nothing uses thi
     data/<group>/<position>-<token>.parquet             a file of the table; position: the log position of its newest
                                                         record, 20 digits
     snapshots/<group>/<incarnation>/<offset>-<token>    a snapshot of one stream
-    snapshots/<incarnation>/<offset>-<token>            the same, written before there was more than one group: group 0's
+    snapshots/<incarnation>/<offset>-<token>            the same of group 0, from before there were groups
 """
 
 from __future__ import annotations

@@ -38,10 +38,11 @@ def decide(bucket: Bucket | None, command: BucketCommand, now_ms: int) -> Bucket
             raise BucketExists
         return BucketCreated(command.name, now_ms)
     if isinstance(command, DeleteBucket):
+        count = command.elsewhere_count + (0 if bucket is None else bucket.count)
+        if count:
+            raise BucketNotEmpty(count)
         if bucket is None or not bucket.exists:
             raise BucketNotFound
-        if bucket.count:
-            raise BucketNotEmpty(bucket.count)
         return BucketDeleted(command.name, now_ms)
     assert_never(command)
 

@@ -118,6 +118,8 @@ class CreateBucket(msgspec.Struct, frozen=True):
 
 class DeleteBucket(msgspec.Struct, frozen=True):
     name: str
+    elsewhere_count: int = 0
+    """Streams of the bucket in other groups."""
 
 
 Command = Create | Append | Delete | Trim | PublishSnapshot

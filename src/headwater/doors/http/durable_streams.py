@@ -14,8 +14,8 @@ from headwater.doors.http import sse
 from headwater.doors.http.connection import Exchange
 from headwater.doors.http.live import SLICE_BYTES, LongPoll, ReadPump, SseFeed
 from headwater.doors.http.respond import Responder
-from headwater.engine.cold import Reads
-from headwater.engine.group import Group, Outcome
+from headwater.engine.engine import Engine
+from headwater.engine.group import Outcome
 from headwater.engine.live import LiveStream
 from headwater.engine.reads import Cold, Slice, plan
 from headwater.errors import BadBody, BadHeader, BadQuery, Failure, MethodNotAllowed
@@ -46,10 +46,9 @@ class DurableStreams:
     """Handles one stream's requests. Counters are plain ints: `observe` exports them."""
 
     def __init__(
-        self, group: Group, reads: Reads, settings: Settings, responder: Responder, clock: Clock, rng: Rng
+        self, engine: Engine, settings: Settings, responder: Responder, clock: Clock, rng: Rng
     ) -> None:
-        self._group = group
-        self._reads = reads
+        self._engine = engine
         self._settings = settings
         self._responder = responder
         self._clock = clock
@@ -72,15 +71,15 @@ class DurableStreams:
             self._create(exchange, key)
         elif method == b"DELETE":
             exchange.when(lambda _: exchange.empty(204, []))
-            self._group.submit(key, Delete(), exchange)
+            self._engine.submit(key, Delete(), exchange)
         else:
             raise MethodNotAllowed(ALLOWED)
 
     def _settled(self, exchange: Exchange, key: str, act: Callable[[], None]) -> None:
         """Runs a read once no creation or deletion of its stream is under way."""
-        if self._group.unsettled(key):
+        if self._engine.unsettled(key):
             exchange.when(lambda _: act())
-            self._group.after_settled(key, exchange)
+            self._engine.after_settled(key, exchange)
         else:
             act()
 
@@ -115,7 +114,7 @@ class DurableStreams:
         if known is not None and content_type is not None and plain:
             known.memo = PlainAppend(key, content_type)
         exchange.then = self._appended
-        self._group.submit(
+        self._engine.submit(
             key,
             Append(
                 records,
@@ -138,7 +137,7 @@ class DurableStreams:
         body = exchange.request.body
         records = json_mode.messages(body) if memo.media == json_mode.JSON else [body]
         exchange.then = self._appended
-        self._group.submit(memo.key, Append(records, memo.media), exchange)
+        self._engine.submit(memo.key, Append(records, memo.media), exchange)
         return True
 
     def _content_type(self, raw: bytes) -> str:
@@ -194,7 +193,7 @@ class DurableStreams:
         else:
             records = [request.body]
         exchange.when(lambda outcome: self._created(exchange, outcome))
-        self._group.submit(
+        self._engine.submit(
             key,
             Create(
                 key=key,
@@ -212,7 +211,7 @@ class DurableStreams:
 
     def _inherited_media(self, fork: Fork | None) -> str | None:
         """A fork that names no content type has its source's: its initial body is read by that."""
-        source = None if fork is None else self._group.shelf.find(fork.source)
+        source = None if fork is None else self._engine.look(fork.source)
         return None if source is None else source.media
 
     def _created(self, exchange: Exchange, outcome: Outcome) -> None:
@@ -238,7 +237,7 @@ class DurableStreams:
     # ---- reads --------------------------------------------------------------------------------------------------
 
     def _head(self, exchange: Exchange, key: str) -> None:
-        stream = self._group.find(key, touch=False)
+        stream = self._engine.find(key, touch=False)
         answer = [
             ("Content-Type", stream.content_type),
             ("Stream-Next-Offset", offsets.show(stream.visible)),
@@ -268,7 +267,7 @@ class DurableStreams:
         if token is None and live is not None:
             raise BadQuery("offset", "a live read says where it starts; use -1 for the beginning or now for the tail")
         offset = START if token is None else offsets.parse(token)
-        stream = self._group.find(key, touch=True)
+        stream = self._engine.find(key, touch=True)
         self.reads_count += 1
         if live == "sse":
             self._sse(exchange, stream, offset, wanted.get("cursor"))
@@ -277,7 +276,7 @@ class DurableStreams:
         else:
             bytes_max = self._bytes_max(wanted.get("max_bytes"))
             act = self._or_fail(exchange, lambda part: self._catch_up(exchange, part, offset == NOW))
-            self._reads.read(stream, offset, bytes_max, act, joined=True)
+            self._engine.read(stream, offset, bytes_max, act, joined=True)
 
     @staticmethod
     def _or_fail(exchange: Exchange, act: Callable[[Slice], None]) -> Callable[[Slice | Failure], None]:
@@ -326,7 +325,7 @@ class DurableStreams:
     def _send_body(self, exchange: Exchange, answer: list[tuple[str, str]], part: Slice) -> None:
         size = part.end - part.start
         if part.count:
-            self._group.tally.add(part.stream.key, size)
+            self._engine.count_read(part.stream, size)
         if part.stream.is_json:
             size += max(part.count - 1, 0) + 2
         head = self._responder.head(200, answer, size, exchange.request.keep_alive)
@@ -334,7 +333,7 @@ class DurableStreams:
             body = json_mode.array(part.payloads) if part.stream.is_json else b"".join(part.payloads)
             exchange.reply(head + body)
             return
-        ReadPump(exchange, head, self._reads, part)
+        ReadPump(exchange, head, self._engine, part)
 
     def _cursor(self, theirs: str | None) -> int:
         jitter = 1 + self._rng.below(cursors.JITTER_INTERVALS_MAX) if theirs else 1
@@ -349,7 +348,7 @@ class DurableStreams:
                 return
             self.long_polls_open += 1
             timeout_s = self._settings.long_poll_timeout_ms / 1000
-            LongPoll(exchange, self._group, stream, part.end, timeout_s, again)
+            LongPoll(exchange, self._engine, stream, part.end, timeout_s, again)
 
         def again(offset: int, failure: Failure | None) -> None:
             self.long_polls_open -= 1
@@ -358,11 +357,11 @@ class DurableStreams:
                 return
             answer = self._or_fail(exchange, lambda part: self._answer_long_poll(exchange, part, cursor))
             try:
-                self._reads.read(stream, offset, bytes_max, answer, joined=True)
+                self._engine.read(stream, offset, bytes_max, answer, joined=True)
             except Failure as refused:
                 exchange.fail(refused)
 
-        self._reads.read(stream, offset, bytes_max, self._or_fail(exchange, first), joined=True)
+        self._engine.read(stream, offset, bytes_max, self._or_fail(exchange, first), joined=True)
 
     def _answer_long_poll(self, exchange: Exchange, part: Slice, cursor: str | None) -> None:
         answer = self._read_headers(part)
@@ -397,8 +396,7 @@ class DurableStreams:
         self.sse_open += 1
         feed = SseFeed(
             exchange,
-            self._group,
-            self._reads,
+            self._engine,
             stream,
             begin,
             present,

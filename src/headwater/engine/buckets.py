@@ -1,0 +1,179 @@
+"""Buckets over all groups: made and deleted in group 0, counted in each.
+
+Owns what this process remembers of buckets, and the order of a deletion. Never decides about one: `model.buckets` does, in
+group 0's log.
+
+A bucket exists when it was made, or while a stream is in it. A process asks group 0's once and remembers that a bucket
+was made. A deletion
+
+    1. makes every process forget the bucket, and count its streams there once what is pending is durable;
+    2. is then decided by group 0, by the sum.
+
+Whoever wants to create a stream in the bucket meanwhile has to ask, and waits until that is decided. An answer that left
+before the deletion and arrives after it is told apart by its version, and asked again. So no stream is made in a bucket
+after its deletion, whatever crashes: what a process remembers is gone with it, and group 0's log has the decision.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from headwater.engine.engine import Engine
+from headwater.engine.listing import Listed, Page, page
+from headwater.engine.signal import Signal
+from headwater.errors import BucketNotFound, Failure
+from headwater.model.commands import CreateBucket, DeleteBucket
+from headwater.model.names import DEFAULT_BUCKET
+from headwater.world import Questions
+
+DIRECTORY = 0
+"""The group that buckets are made in."""
+FORGOTTEN_MAX = 10_000
+"""Deletions that late answers are compared with: those of the last seconds would do. Overflow: the oldest go."""
+_ASKED_AGAIN_MAX = 100
+
+
+class Buckets:
+    def __init__(self, engine: Engine, questions: Questions) -> None:
+        self._engine = engine
+        self._questions = questions
+        self._made: set[str] = set()
+        """Buckets that were made, as far as this process asked."""
+        self._forgotten: dict[str, int] = {}
+        """Version of the last deletion that this process heard of, by bucket."""
+        self._deciding: dict[str, tuple[asyncio.Lock, int]] = {}
+        """Of group 0's process: buckets that are being made, deleted or asked for, and by how many."""
+        self._version = 0
+        questions.register("bucket_made", self._answer_made)
+        questions.register("bucket_count", self._answer_count)
+        questions.register("bucket_forget", self._answer_forget)
+        questions.register("streams_page", self._answer_page)
+
+    def exists(self, name: str) -> bool:
+        """True when this process knows that the bucket exists; otherwise `require` finds out."""
+        if name in self._made or name == DEFAULT_BUCKET:
+            return True
+        if DIRECTORY in self._engine.owned and name not in self._deciding:
+            bucket = self._engine.owned[DIRECTORY].group.shelf.bucket(name)
+            if bucket is not None and bucket.explicit:
+                return True
+        return self._count(name) > 0
+
+    async def require(self, name: str) -> None:
+        """Returns when the bucket exists. Raises BucketNotFound."""
+        for _ in range(_ASKED_AGAIN_MAX):
+            if self.exists(name):
+                return
+            made, version = await self._questions.ask_owner(DIRECTORY, "bucket_made", name)
+            if version > self._forgotten.get(name, 0):
+                break
+        else:
+            raise BucketNotFound
+        if made:
+            self._made.add(name)
+        elif not await self.count(name):
+            raise BucketNotFound
+
+    async def count(self, name: str) -> int:
+        """Streams in the bucket, over all groups."""
+        return sum(await self._questions.ask_all("bucket_count", name, into=int))
+
+    async def describe(self, name: str) -> tuple[int, int]:
+        """(streams, when it was made, ms). Raises BucketNotFound. Called where group 0 is."""
+        await self.require(name)
+        bucket = self._engine.owned[DIRECTORY].group.shelf.bucket(name)
+        return await self.count(name), 0 if bucket is None else bucket.created_ms
+
+    async def create(self, name: str) -> None:
+        """On return the bucket is durable. Raises BucketExists. Called where group 0 is."""
+        async with self._decide(name):
+            await self._submit(CreateBucket(name))
+
+    async def delete(self, name: str) -> None:
+        """On return it is durably gone. Raises BucketNotFound, BucketNotEmpty. Called where group 0 is."""
+        async with self._decide(name):
+            self._version = max(self._version + 1, self._engine.clock.now_ms())
+            counts = await self._questions.ask_all("bucket_forget", name, self._version, into=int)
+            bucket = self._engine.owned[DIRECTORY].group.shelf.bucket(name)
+            here = 0 if bucket is None else bucket.count
+            # Group 0 counts its own again when it decides: only what others counted is told to it.
+            await self._submit(DeleteBucket(name, max(0, sum(counts) - here)))
+
+    async def page(self, bucket: str, prefix: str, after: str, limit: int) -> Page:
+        """A page of the bucket's streams over all groups (see `listing.page`)."""
+        found = await self._questions.ask_all("streams_page", bucket, prefix, after, limit, into=Page)
+        return merged(found, limit)
+
+    # ---- answers --------------------------------------------------------------------------------------------------
+
+    async def _answer_made(self, name: str) -> tuple[bool, int]:
+        async with self._decide(name):
+            bucket = self._engine.owned[DIRECTORY].group.shelf.bucket(name)
+            self._version = max(self._version + 1, self._engine.clock.now_ms())
+            return bucket is not None and bucket.explicit, self._version
+
+    async def _answer_count(self, name: str) -> int:
+        await self._pending()
+        return self._count(name)
+
+    async def _answer_forget(self, name: str, version: int) -> int:
+        self._made.discard(name)
+        self._forgotten.pop(name, None)
+        self._forgotten[name] = version
+        if len(self._forgotten) > FORGOTTEN_MAX:
+            del self._forgotten[next(iter(self._forgotten))]
+        await self._pending()
+        return self._count(name)
+
+    async def _answer_page(self, bucket: str, prefix: str, after: str, limit: int) -> Page:
+        await self._pending()
+        now_ms = self._engine.clock.now_ms()
+        groups = [owned.group for owned in self._engine.owned.values()]
+        return merged([page(group.shelf, bucket, prefix, after, limit, now_ms) for group in groups], limit)
+
+    # ---- inside ---------------------------------------------------------------------------------------------------
+
+    def _count(self, name: str) -> int:
+        found = (owned.group.shelf.bucket(name) for owned in self._engine.owned.values())
+        return sum(bucket.count for bucket in found if bucket is not None)
+
+    async def _pending(self) -> None:
+        """Returns when everything decided so far is durable: an answer may rest on it then."""
+        for owned in self._engine.owned.values():
+            signal = Signal()
+            owned.group.after_pending(signal)
+            outcome = await signal.wait()
+            if isinstance(outcome, Failure):
+                raise outcome
+
+    async def _submit(self, command: CreateBucket | DeleteBucket) -> None:
+        signal = Signal()
+        self._engine.owned[DIRECTORY].group.submit_bucket(command, signal)
+        outcome = await signal.wait()
+        if isinstance(outcome, Failure):
+            raise outcome
+
+    @asynccontextmanager
+    async def _decide(self, name: str) -> AsyncIterator[None]:
+        """One at a time for each bucket; what nobody waits for is forgotten."""
+        lock, users_count = self._deciding.get(name) or (asyncio.Lock(), 0)
+        self._deciding[name] = lock, users_count + 1
+        try:
+            async with lock:
+                yield
+        finally:
+            users_count = self._deciding[name][1] - 1
+            if users_count:
+                self._deciding[name] = lock, users_count
+            else:
+                del self._deciding[name]
+
+
+def merged(pages: list[Page], limit: int) -> Page:
+    """The first `limit` streams of several pages that begin at the same place."""
+    if len(pages) == 1:
+        return pages[0]
+    streams: list[Listed] = sorted((one for found in pages for one in found.streams), key=lambda one: one.stream_id)
+    return Page(streams[:limit], len(streams) > limit or any(found.has_more for found in pages))
