@@ -350,7 +350,8 @@ class Lake(Protocol):
     ) -> Swept:
         """Removes what nothing of the group refers to (see `lake/gc.py`).
 
-        Calls `pending` once, when it has listed what there is: no flush that began before may be under way then. What `check` raises ends the run.
+        Calls `pending` once, when it has listed what there is: no flush that began before may be under way then. What
+        `check` raises ends the run.
         """
         ...
 

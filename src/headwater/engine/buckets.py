@@ -1,7 +1,7 @@
 """Buckets over all groups: made and deleted in group 0, counted in each.
 
-Owns what this process remembers of buckets, and the order of a deletion. Never decides about one: `model.buckets` does, in
-group 0's log.
+Owns what this process remembers of buckets, and the order of a deletion. Never decides about one: `model.buckets` does,
+in group 0's log.
 
 A bucket exists when it was made, or while a stream is in it. A process asks group 0's once and remembers that a bucket
 was made. A deletion
@@ -9,9 +9,10 @@ was made. A deletion
     1. makes every process forget the bucket, and count its streams there once what is pending is durable;
     2. is then decided by group 0, by the sum.
 
-Whoever wants to create a stream in the bucket meanwhile has to ask, and waits until that is decided. An answer that left
-before the deletion and arrives after it is told apart by its version, and asked again. So no stream is made in a bucket
-after its deletion, whatever crashes: what a process remembers is gone with it, and group 0's log has the decision.
+Whoever wants to create a stream in the bucket meanwhile has to ask, and waits until that is decided. An answer that
+left before the deletion and arrives after it is told apart by its version, and asked again. So no stream is made in a
+bucket after its deletion, whatever crashes: what a process remembers is gone with it, and group 0's log has the
+decision.
 """
 
 from __future__ import annotations

@@ -43,6 +43,10 @@ class Engine:
         self.find: Callable[[str, bool], LiveStream] = self._find if only is None else only.find
         """See `Group.find`."""
         self._only = only
+        self._usage = next(iter(owned.values())).group.tally
+        """Reads are counted by bucket, whatever group they were of: one of this process keeps the counts."""
+        self.joined_count = 0
+        """Appends that a door submitted together with the one before them."""
 
     # ---- which group --------------------------------------------------------------------------------------------
 
@@ -114,9 +118,9 @@ class Engine:
     def unfollow(self, stream: LiveStream, follower: Follower) -> None:
         self.group_of(stream).group.unfollow(stream, follower)
 
-    def count_read(self, stream: LiveStream, size: int) -> None:
+    def count_read(self, key: str, size: int) -> None:
         """One answer with records of a stream was made: `size` bytes of payload."""
-        self.group_of(stream).group.tally.add(stream.key, size)
+        self._usage.add(key, size)
 
     def discard_blob(self, blob: str) -> None:
         """An object that nothing refers to is deleted, by whichever group: none of them knows it."""

@@ -31,14 +31,14 @@ def engine_gauges(engine: Engine) -> list[Gauge]:
         return Gauge(name, text, _summed(engine, read), counts)
 
     found = [
-        total("appends", "Appends accepted since the start.", lambda one: one.group.appends_count, True),
+        Gauge("appends", "Appends accepted since the start.", lambda: _appends(engine), True),
         total("streams_loaded", "Streams whose metadata is in memory.", lambda one: len(one.group.shelf.streams)),
-        total("hot_bytes", "Memory that records take which are not in the lake yet.", lambda one: one.group.shelf.hot_bytes),
+        total("hot_bytes", "Memory taken by records that are not in the lake.", lambda one: one.group.shelf.hot_bytes),
         total("log_tail_position", "Log position after the newest event.", lambda one: one.group.log.tail, True),
         total("log_synced_position", "Position up to which the log is synced.", lambda one: one.group.log.synced, True),
         total("log_failed", "Logs that acknowledge nothing any more.", lambda one: int(one.group.failed)),
         total("checkpoints", "Checkpoints taken since the start.", lambda one: one.upkeep.checkpoints_count, True),
-        total("lake_position", "Log position up to which records are in the lake.", lambda one: one.group.lake_position(), True),
+        total("lake_position", "Position up to which the lake has all.", lambda one: one.group.lake_position(), True),
         total("cold_reads", "Reads that went to the lake.", lambda one: one.reads.reads_count, True),
         total("cold_reads_pending", "Reads that wait for the lake.", lambda one: one.reads.pending),
     ]
@@ -53,6 +53,10 @@ def engine_gauges(engine: Engine) -> list[Gauge]:
         total("lake_gc_files", "Files deleted by the lake's gc.", lambda one: one.lake_gc.files_deleted_count, True),  # type: ignore[union-attr]
         total("lake_gc_bytes", "Bytes deleted by the lake's gc.", lambda one: one.lake_gc.bytes_deleted, True),  # type: ignore[union-attr]
     ]
+
+
+def _appends(engine: Engine) -> int:
+    return engine.joined_count + sum(owned.group.appends_count for owned in engine.owned.values())
 
 
 def _lag_s(engine: Engine) -> float:
@@ -91,6 +95,6 @@ def subscription_gauges(managers: list[Manager]) -> list[Gauge]:
     return [
         total("subscriptions", "Subscriptions.", lambda one: len(one.registry.by_id)),
         total("subscription_wakes", "Wakes issued since the start.", lambda one: one.wakes_count, True),
-        total("webhooks_delivered", "Webhooks taken since the start.", lambda one: one.deliveries.delivered_count, True),
+        total("webhooks_delivered", "Webhooks taken.", lambda one: one.deliveries.delivered_count, True),
         total("webhooks_failed", "Webhook attempts that failed.", lambda one: one.deliveries.failed_count, True),
     ]

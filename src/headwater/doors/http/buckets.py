@@ -24,7 +24,7 @@ class Buckets:
         self._buckets = buckets
 
     def with_bucket(self, exchange: Exchange, name: str, act: Callable[[], None]) -> None:
-        """Calls `act` when there is such a bucket: at once where that is known. Otherwise answers that there is none."""
+        """Calls `act` when there is such a bucket, at once where that is known. Otherwise says that there is none."""
         if self._buckets.exists(name):
             act()
         else:

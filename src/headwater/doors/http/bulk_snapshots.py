@@ -129,7 +129,7 @@ class BulkSnapshots:
         parse.content_type(entry.content_type.encode(), settings.content_type_bytes_max)
         if len(entry.body) > settings.snapshot_bytes_max:
             raise BodyTooLarge(settings.snapshot_bytes_max)
-        stream = self._engine.find(key, touch=True)
+        stream = self._engine.find(key, True)
         blob = snapshot_key(self._engine.group_of(stream).number, stream.sid, entry.offset, self._rng.token(8).hex())
         command = PublishSnapshot(entry.offset, entry.content_type, blob, len(entry.body))
         # Judged twice: now, so that a hopeless blob is not stored, and again when it is.

@@ -237,7 +237,7 @@ class DurableStreams:
     # ---- reads --------------------------------------------------------------------------------------------------
 
     def _head(self, exchange: Exchange, key: str) -> None:
-        stream = self._engine.find(key, touch=False)
+        stream = self._engine.find(key, False)
         answer = [
             ("Content-Type", stream.content_type),
             ("Stream-Next-Offset", offsets.show(stream.visible)),
@@ -267,7 +267,7 @@ class DurableStreams:
         if token is None and live is not None:
             raise BadQuery("offset", "a live read says where it starts; use -1 for the beginning or now for the tail")
         offset = START if token is None else offsets.parse(token)
-        stream = self._engine.find(key, touch=True)
+        stream = self._engine.find(key, True)
         self.reads_count += 1
         if live == "sse":
             self._sse(exchange, stream, offset, wanted.get("cursor"))
@@ -325,7 +325,7 @@ class DurableStreams:
     def _send_body(self, exchange: Exchange, answer: list[tuple[str, str]], part: Slice) -> None:
         size = part.end - part.start
         if part.count:
-            self._engine.count_read(part.stream, size)
+            self._engine.count_read(part.stream.key, size)
         if part.stream.is_json:
             size += max(part.count - 1, 0) + 2
         head = self._responder.head(200, answer, size, exchange.request.keep_alive)

@@ -355,5 +355,5 @@ class SseFeed:
             self._engine.unfollow(self._stream, self)
             # Counted here and not with each event: a connection lives for a minute, and its events are many.
             if self._offset > self._begin:
-                self._engine.count_read(self._stream, self._offset - self._begin)
+                self._engine.count_read(self._stream.key, self._offset - self._begin)
             self._closed()

@@ -50,7 +50,7 @@ class Snapshots:
         if token is None:
             if method not in (b"GET", b"HEAD"):
                 raise MethodNotAllowed("GET, HEAD, OPTIONS")
-            self._latest(exchange, self._engine.find(key, touch=True))
+            self._latest(exchange, self._engine.find(key, True))
             return
         offset = offsets.parse(token, "snapshot_offset")
         if offset == offsets.START:
@@ -60,10 +60,10 @@ class Snapshots:
         if method == b"PUT":
             self._publish(exchange, key, offset)
         elif method in (b"GET", b"HEAD"):
-            stream = self._engine.find(key, touch=True)
+            stream = self._engine.find(key, True)
             exchange.run(self._read(exchange, stream, self._visible(stream, offset)))
         elif method == b"DELETE":
-            self._visible(self._engine.find(key, touch=False), offset)
+            self._visible(self._engine.find(key, False), offset)
             raise SnapshotInUse
         else:
             raise MethodNotAllowed("GET, HEAD, PUT, DELETE, OPTIONS")
@@ -73,13 +73,13 @@ class Snapshots:
             raise MethodNotAllowed("GET, HEAD, OPTIONS")
         if "live" in parse.query(query, ()):
             raise BadQuery("live", "bootstrap answers once; follow up with a live read from Stream-Next-Offset")
-        exchange.run(self._bootstrap(exchange, self._engine.find(key, touch=True)))
+        exchange.run(self._bootstrap(exchange, self._engine.find(key, True)))
 
     # ---- publishing ---------------------------------------------------------------------------------------------
 
     def _publish(self, exchange: Exchange, key: str, offset: int) -> None:
         headers = exchange.request.headers
-        stream = self._engine.find(key, touch=True)
+        stream = self._engine.find(key, True)
         raw = headers.get(b"content-type", b"application/octet-stream")
         parse.content_type(raw, self._settings.content_type_bytes_max)
         blob = snapshot_key(self._engine.group_of(stream).number, stream.sid, offset, self._rng.token(8).hex())
@@ -94,7 +94,7 @@ class Snapshots:
 
         def published(_: Outcome) -> None:
             shown = offsets.show(command.offset)
-            stream = self._engine.find(key, touch=False)
+            stream = self._engine.find(key, False)
             exchange.empty(
                 204, [("Stream-Snapshot-Offset", shown), ("Stream-Next-Offset", offsets.show(stream.visible))]
             )
@@ -161,7 +161,7 @@ class Snapshots:
         if part.closed:
             headers.append(("Stream-Closed", "true"))
         if exchange.request.method == b"GET" and (body or part.count):
-            self._engine.count_read(stream, len(body) + part.end - part.start)
+            self._engine.count_read(stream.key, len(body) + part.end - part.start)
 
         def parts() -> Iterator[bytes]:
             yield first + body

@@ -44,12 +44,12 @@ class Reading:
         """What is left of a reply that is too large for one write."""
 
     def begin(self) -> None:
-        group = self._connection.server.group
+        engine = self._connection.server.engine
         try:
-            if group.unsettled(self._key):
-                group.after_settled(self._key, self)
+            if engine.unsettled(self._key):
+                engine.after_settled(self._key, self)
                 return
-            stream = group.find(self._key, touch=True)
+            stream = engine.find(self._key, True)
         except Failure as failure:
             self._fail(failure)
             return
@@ -82,7 +82,7 @@ class Reading:
                 self._after = max(self._after, visible)
 
         bytes_max = server.settings.read_bytes_max
-        server.by_id.read(stream, command.min_ms, command.min_n, command.count, bytes_max, found, self._after)
+        server.engine.read_by_id(stream, command.min_ms, command.min_n, command.count, bytes_max, found, self._after)
 
     # ---- following ------------------------------------------------------------------------------------------------
 
@@ -90,7 +90,7 @@ class Reading:
         server = self._connection.server
         self._stream = stream
         server.blocked_count += 1
-        server.group.follow(stream, self)
+        server.engine.follow(stream, self)
         self._timer = asyncio.get_running_loop().call_later(self._command.block_ms / 1000, self.stop)
 
     def wake(self, stream: LiveStream) -> None:
@@ -99,7 +99,7 @@ class Reading:
         same = ("s3p", command.min_ms, command.min_n, command.count)
         if stream.encoded is not None and (known := stream.encoded.get(same)) is not None:
             self.leave()
-            server.group.tally.add(self._key, known[1])
+            server.engine.count_read(self._key, known[1])
             self._finish(known[0])
             return
         self._look(stream)
@@ -125,7 +125,7 @@ class Reading:
             self._timer = None
         if self._stream is not None:
             server = self._connection.server
-            server.group.unfollow(self._stream, self)
+            server.engine.unfollow(self._stream, self)
             server.blocked_count -= 1
             self._stream = None
 
@@ -134,7 +134,7 @@ class Reading:
     def _answer(self, found: list[Record]) -> None:
         self._size = sum(len(payload) for _, _, payload in found)
         if found:
-            self._connection.server.group.tally.add(self._key, self._size)
+            self._connection.server.engine.count_read(self._key, self._size)
         if self._size + 40 * len(found) <= SLICE_BYTES:
             self._reply = replies.records(found)
             self._finish(self._reply)
@@ -173,11 +173,11 @@ class Trimming:
 
     def begin(self) -> None:
         server, command = self._connection.server, self._command
-        stream = server.group.shelf.find(self._key)
+        stream = server.engine.look(self._key)
         if stream is None:
             self._placed(Place(0, None))
         else:
-            server.by_id.place(stream, command.min_ms, command.min_n, self._placed)
+            server.engine.place_of_id(stream, command.min_ms, command.min_n, self._placed)
 
     def _placed(self, place: Place | Failure) -> None:
         connection = self._connection

@@ -59,7 +59,7 @@ class Pending(msgspec.Struct, gc=False, eq=False):
         self.replies = outcomes.replied(self.name, outcome, self.counts)
         connection = self.connection
         if len(self.counts) > 1 and type(outcome) is Appended:
-            connection.server.group.appends_count += len(self.counts) - 1
+            connection.server.engine.joined_count += len(self.counts) - 1
         if not connection.due:
             connection.later()
 
@@ -230,7 +230,7 @@ class Connection(asyncio.Protocol):
         counts = _ALONE if len(records) == 1 else [len(records)]
         server = self.server
         key = server.keys.get(name) or server.key(name)
-        stream = server.streams.get(key) or server.group.shelf.find(key)
+        stream = server.engine.look(key)
         content_type = None
         if stream is not None and stream.is_json:
             # What is not JSON has no type to speak of, and is refused as such.
@@ -275,7 +275,7 @@ class Connection(asyncio.Protocol):
     def submit(self, name: bytes, key: str, command: model.Command) -> None:
         waiter = Pending(self, name, _ALONE)
         self.pending.append(waiter)
-        self.server.group.submit(key, command, waiter)
+        self.server.submit(key, command, waiter)
 
     def _start_alone(self, command: Command | Refusal) -> None:
         """A command that was to wait for every reply in front of it."""

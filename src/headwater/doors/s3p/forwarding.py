@@ -1,7 +1,7 @@
 """S3P commands for groups of another member: the same command to its owner, its reply back in its turn.
 
-Owns the connections to other members that one client connection needs: one for each, in the order of its commands, closed
-with the client's. Never looks into a reply: it only finds where one ends.
+Owns the connections to other members that one client connection needs: one for each, in the order of its commands,
+closed with the client's. Never looks into a reply: it only finds where one ends.
 """
 
 from __future__ import annotations
