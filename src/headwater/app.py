@@ -100,7 +100,7 @@ def serve(settings: Settings) -> int:
             else:
                 runner.run(_run(settings))
     except (CannotStart, LogCorrupt, LogContradiction, CatalogMismatch, BadEntry, BadKeys) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(logging.escaped(f"error: {error}"), file=sys.stderr)
         return EXIT_FAILED
     return EXIT_OK
 
@@ -109,6 +109,7 @@ async def _run(settings: Settings) -> None:
     node = Node(settings)
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
+    logging.log_stray_exceptions(loop)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     try:

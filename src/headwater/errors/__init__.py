@@ -20,6 +20,7 @@ TABLE: dict[type[Failure], Row] = {
     MethodNotAllowed: Row(405, "method_not_allowed", "ERR_BAD_FORMAT", False, True),
     BadRequest: Row(400, "bad_request", "ERR_BAD_FORMAT", False, True),
     BadHeader: Row(400, "bad_header", "ERR_BAD_FORMAT", False, True),
+    BadContentType: Row(400, "bad_content_type", "ERR_BAD_FORMAT", False, True),
     BadQuery: Row(400, "bad_query", "ERR_BAD_FORMAT", False, True),
     BadBody: Row(400, "bad_body", "ERR_BAD_FORMAT", False, True),
     BodyTooLarge: Row(413, "body_too_large", "ERR_LIMITS", False, True),
@@ -45,6 +46,7 @@ TABLE: dict[type[Failure], Row] = {
     SourceNotFound: Row(404, "fork_source_not_found", "ERR_UNKNOWN_STREAM", False, True),
     SourceDeleted: Row(409, "fork_source_deleted", "ERR_CONFLICT", False, True),
     NameTaken: Row(409, "name_taken", "ERR_STREAM_EXISTS", False, True),
+    BadSnapshotOffset: Row(400, "bad_snapshot_offset", "ERR_CONFLICT", False, True),
     SnapshotNotFound: Row(404, "snapshot_not_found", "ERR_CONFLICT", False, True),
     SnapshotInUse: Row(409, "snapshot_in_use", "ERR_CONFLICT", False, True),
     SnapshotBeyondTail: Row(409, "snapshot_beyond_tail", "ERR_CONFLICT", False, True),
@@ -65,6 +67,7 @@ TABLE: dict[type[Failure], Row] = {
     SwapRefused: Row(409, "swap_refused", "ERR_CONFLICT", False, True),
     # A log that fails after the write was gathered leaves its effect unknown: it may be found after a restart.
     LogUnavailable: Row(503, "log_unavailable", "ERR_UNAVAILABLE", True, False),
+    InternalError: Row(500, "internal_error", "ERR_INTERNAL", False, False),
     Overloaded: Row(503, "overloaded", "ERR_UNAVAILABLE", True, True),
     ShuttingDown: Row(503, "shutting_down", "ERR_UNAVAILABLE", True, True),
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 from headwater.errors.base import Failure
 
 __all__ = [
+    "InternalError",
     "LogUnavailable",
     "Overloaded",
     "ShuttingDown",
@@ -28,6 +29,22 @@ class LogUnavailable(Failure):
 
     def headers(self) -> tuple[tuple[str, str], ...]:
         return (("Retry-After", "5"),)
+
+
+class InternalError(Failure):
+    """A fault of this server. What it was stands in the node's log, under the same id."""
+
+    def __init__(self, request_id: str) -> None:
+        self.request_id = request_id
+
+    def message(self) -> str:
+        return f"this server made a mistake; its log says what happened to request {self.request_id}"
+
+    def headers(self) -> tuple[tuple[str, str], ...]:
+        return (("Headwater-Request-Id", self.request_id),)
+
+    def details(self) -> dict[str, object]:
+        return {"request_id": self.request_id}
 
 
 class Overloaded(Failure):

@@ -9,6 +9,7 @@ from headwater.errors.base import Failure
 
 __all__ = [
     "BadBody",
+    "BadContentType",
     "BadHeader",
     "BadName",
     "BadQuery",
@@ -70,6 +71,16 @@ class BadHeader(Failure):
 
     def message(self) -> str:
         return f"bad header {self.name}: {self.reason}"
+
+
+class BadContentType(Failure):
+    """Of a stream or a snapshot, wherever the request names it: a header or a field of its body."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+    def message(self) -> str:
+        return f"bad content type: {self.reason}"
 
 
 class BadQuery(Failure):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from headwater.errors.base import Failure
 
 __all__ = [
+    "BadSnapshotOffset",
     "BucketExists",
     "BucketNotEmpty",
     "BucketNotFound",
@@ -120,7 +121,7 @@ class StreamSeqConflict(Failure):
         self.received = received
 
     def message(self) -> str:
-        return f"Stream-Seq must grow: last accepted {self.last!r}, received {self.received!r}"
+        return f"Stream-Seq must grow (sequence conflict): last accepted {self.last!r}, received {self.received!r}"
 
 
 class NonMonotonicId(Failure):
@@ -192,6 +193,14 @@ class NameTaken(Failure):
 
     def message(self) -> str:
         return "a deleted stream keeps this name until its last fork is gone"
+
+
+class BadSnapshotOffset(Failure):
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+    def message(self) -> str:
+        return f"bad snapshot offset: {self.reason}"
 
 
 class SnapshotNotFound(Failure):

@@ -76,6 +76,9 @@ class AlreadyClaimed(Failure):
     def message(self) -> str:
         return "another worker holds the lease; wait for the next wake"
 
+    def details(self) -> dict[str, object]:
+        return {"current_holder": self.holder, "generation": self.generation}
+
 
 class NoPendingWork(Failure):
     def message(self) -> str:

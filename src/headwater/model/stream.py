@@ -14,6 +14,7 @@ import msgspec
 
 from headwater.errors import (
     BadQuery,
+    BadSnapshotOffset,
     ContentTypeMismatch,
     NameTaken,
     NonMonotonicId,
@@ -28,7 +29,7 @@ from headwater.errors import (
     StreamSoftDeleted,
     TooManyProducers,
 )
-from headwater.model import forks
+from headwater.model import content_types, forks
 from headwater.model import producers as producer_rules
 from headwater.model.commands import (
     Append,
@@ -41,14 +42,13 @@ from headwater.model.commands import (
     Trim,
 )
 from headwater.model.events import Appended, Created, Deleted, SnapshotPublished, StreamEvent, Touched, Trimmed
-from headwater.model.json_mode import JSON, normalise
+from headwater.model.json_mode import JSON
 from headwater.model.producers import Seen
 from headwater.model.row import Snapshot, StreamRow
 from headwater.model.timeline import Timeline
 
 NEVER_MS = 1 << 62
 """A deadline that is not reached."""
-DEFAULT_CONTENT_TYPE = "application/octet-stream"
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -115,7 +115,7 @@ class Stream:
         self.sid = row.sid
         self.position = row.position
         self.content_type = row.content_type
-        self.media = normalise(row.content_type)
+        self.media = content_types.normalise(row.content_type)
         """What content types are compared by."""
         self.is_json = self.media == JSON
         self.created_ms = row.created_ms
@@ -230,7 +230,8 @@ def _create(
 ) -> Created | Unchanged:
     if stream is not None:
         return _recreate(stream, command, source)
-    content_type = command.content_type or DEFAULT_CONTENT_TYPE
+    content_type = command.content_type or content_types.DEFAULT
+    content_types.check(content_type)
     ttl_ms, expires_ms = command.ttl_ms, command.expires_ms
     records, forked = command.records, None
     if command.fork is not None:
@@ -262,14 +263,14 @@ def _recreate(stream: Stream, command: Create, source: Stream | None) -> Unchang
         raise StreamExists("owner: it was created before")
     fork = command.fork
     if fork is None:
-        content_type = command.content_type or DEFAULT_CONTENT_TYPE
+        content_type = command.content_type or content_types.DEFAULT
     else:
         forked = stream.forked
         same = forked is not None and source is not None and forked.sid == source.sid
         if not same or forked is None or (forked.offset, forked.sub) != (fork.offset, fork.sub):
             raise StreamExists("fork source or fork point")
         content_type = command.content_type or stream.content_type
-    if normalise(content_type) != stream.media:
+    if content_types.normalise(content_type) != stream.media:
         raise StreamExists(f"content type ({stream.content_type})")
     named_expiry = command.ttl_ms is not None or command.expires_ms is not None
     if (fork is None or named_expiry) and (command.ttl_ms, command.expires_ms) != (stream.ttl_ms, stream.expires_ms):
@@ -297,6 +298,7 @@ def _trim(stream: Stream, command: Trim, now_ms: int) -> Trimmed | Unchanged:
 
 
 def decide_snapshot(stream: Stream, command: PublishSnapshot, now_ms: int) -> SnapshotPublished:
+    content_types.check(command.content_type)
     offset = command.offset
     if offset > stream.tail:
         raise SnapshotBeyondTail(stream.tail)
@@ -304,7 +306,7 @@ def decide_snapshot(stream: Stream, command: PublishSnapshot, now_ms: int) -> Sn
         raise OffsetGone(stream.earliest)
     seq = forks.seq_at(stream, offset) if command.seq is None else command.seq
     if seq is None:
-        raise BadQuery("snapshot_offset", "it is not the end of a message")
+        raise BadSnapshotOffset("it is not the end of a message")
     position = forks.position_before(stream, offset) if command.seq is None else command.position
     blob = (command.content_type, command.blob, command.size)
     return SnapshotPublished(stream.sid, offset, seq, *blob, now_ms, position)

@@ -23,7 +23,7 @@ from headwater.errors import (
     StreamNotFound,
     row,
 )
-from headwater.model import json_mode, offsets
+from headwater.model import content_types, json_mode, offsets
 from headwater.model.commands import Append, Create, Producer
 from headwater.model.events import Appended, Created
 from headwater.model.names import DEFAULT_BUCKET, bucket_of
@@ -71,12 +71,15 @@ class _Gather:
         return _Entry(self, index)
 
     def set(self, index: int, outcome: Outcome, created: bool = False) -> None:
-        answer = self._answers[index] = _told(outcome)
-        if created:
-            answer["created"] = True
-        self._left -= 1
-        if not self._left:
-            self._exchange.json(200, self._answers)
+        try:
+            answer = self._answers[index] = _told(outcome)
+            if created:
+                answer["created"] = True
+            self._left -= 1
+            if not self._left:
+                self._exchange.json(200, self._answers)
+        except Exception:
+            self._exchange.broke()
 
 
 class _Entry:
@@ -176,7 +179,7 @@ class Batches:
         try:
             entries = (_pack_entries if packed else _json_entries)(request.body)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise BadBody(f"expected a list of entries ({error})") from None
+            raise BadBody(f"expected a list of entries ({json_mode.fault(error, request.body)})") from None
         if not entries:
             raise BadBody("an empty list appends nothing")
         if len(entries) > ENTRIES_MAX:
@@ -219,7 +222,7 @@ class Batches:
         key = parse.stream_key(path, settings.stream_name_bytes_max)
         media = None
         if entry.content_type is not None:
-            media = parse.content_type(entry.content_type.encode(), settings.content_type_bytes_max)
+            media = content_types.check(entry.content_type, settings.content_type_bytes_max)
         elif entry.records is not None:
             media = json_mode.JSON
         records = _records(entry, media)

@@ -18,7 +18,7 @@ from headwater.doors.http.snapshots import discard_refused
 from headwater.engine.group import Group, Outcome
 from headwater.engine.signal import Signal
 from headwater.errors import BadBody, BodyTooLarge, Failure, MethodNotAllowed, Overloaded, row
-from headwater.model import offsets
+from headwater.model import content_types, json_mode, offsets
 from headwater.model.commands import PublishSnapshot
 from headwater.model.forks import ColdOffset
 from headwater.model.stream import decide_snapshot
@@ -80,7 +80,7 @@ class BulkSnapshots:
         try:
             entries = _decode(request.body)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise BadBody(f"expected a msgpack list of snapshots ({error})") from None
+            raise BadBody(f"expected a msgpack list of snapshots ({json_mode.fault(error, request.body)})") from None
         if not 0 < len(entries) <= ENTRIES_MAX:
             raise BadBody(f"expected 1 to {ENTRIES_MAX} snapshots")
         if self._requests_count >= REQUESTS_MAX:
@@ -122,9 +122,7 @@ class BulkSnapshots:
         key = parse.stream_key(path, settings.stream_name_bytes_max)
         if entry.offset < 0:
             raise BadBody("offset is a number of bytes")
-        if not entry.content_type.isprintable():
-            raise BadBody("content_type holds no control characters")  # it becomes a header
-        parse.content_type(entry.content_type.encode(), settings.content_type_bytes_max)
+        content_types.check(entry.content_type, settings.content_type_bytes_max)
         if len(entry.body) > settings.snapshot_bytes_max:
             raise BodyTooLarge(settings.snapshot_bytes_max)
         stream = self._group.find(key, touch=True)

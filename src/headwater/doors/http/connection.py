@@ -11,8 +11,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from headwater.doors import faults
 from headwater.doors.http import outflow
 from headwater.doors.http.respond import Responder
 from headwater.doors.http.wire import BODY, HEAD, IDLE, Continue, Parsed, Request, RequestParser
@@ -28,6 +29,7 @@ PIPELINE_MAX = 256
 BODY_RATE_BYTES_PER_S = 64 * 1024
 """A body is given time for its size at this rate, on top of the fixed allowance."""
 LINGER_S = 2.0
+T = TypeVar("T")
 _running: set[asyncio.Task[None]] = set()
 """Tasks of exchanges under way: the event loop itself holds them only weakly."""
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -36,12 +38,14 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 class Exchange:
     """A request and the place of its answer in the order of answers."""
 
-    __slots__ = ("answer", "connection", "request", "then")
+    __slots__ = ("answer", "begun", "connection", "request", "then")
 
     def __init__(self, connection: Connection, request: Request) -> None:
         self.connection = connection
         self.request = request
         self.answer: bytes | None = None
+        self.begun = False
+        """True once a part of the answer has been written: it cannot become another one any more."""
         self.then: Callable[[Exchange, Outcome], None] | None = None
         """What to do with the outcome of a submitted command."""
 
@@ -54,20 +58,38 @@ class Exchange:
 
     def resolve(self, outcome: Outcome) -> None:
         if self.then is not None:
-            self.then(self, outcome)
+            try:
+                self.then(self, outcome)
+            except Failure as failure:
+                self.fail(failure)
+            except Exception:
+                self.broke()
 
     def when(self, act: Callable[[Outcome], None]) -> None:
         """Once the outcome is there: a failure is answered, anything else is given to `act`, which may raise one."""
 
         def then(exchange: Exchange, outcome: Outcome) -> None:
-            try:
-                if isinstance(outcome, Failure):
-                    raise outcome
-                act(outcome)
-            except Failure as failure:
-                exchange.fail(failure)
+            if isinstance(outcome, Failure):
+                raise outcome
+            act(outcome)
 
         self.then = then
+
+    def told(self, act: Callable[[T], None]) -> Callable[[T | Failure], None]:
+        """A callback that answers a failure, its own or one that it is given, and hands anything else to `act`."""
+
+        def done(found: T | Failure) -> None:
+            try:
+                if isinstance(found, Failure):
+                    self.fail(found)
+                else:
+                    act(found)
+            except Failure as failure:
+                self.fail(failure)
+            except Exception:
+                self.broke()
+
+        return done
 
     def run(self, work: Coroutine[None, None, None]) -> None:
         """Answers from a coroutine: for what takes a worker thread. Failures it raises are answered too."""
@@ -81,6 +103,24 @@ class Exchange:
         except BlobsUnavailable as error:
             self.fail(Overloaded(f"the object store does not answer ({error})"))
         except Failure as failure:
+            self.fail(failure)
+        except Exception:
+            self.broke()
+
+    def broke(self) -> None:
+        """Called while an exception is handled that is a fault of this server: it is logged, and the client is told.
+
+        An answer that has begun cannot tell it: its connection ends.
+        """
+        connection, request = self.connection, self.request
+        failure = faults.report("http", method=request.method, target=request.target[:200])
+        if self not in connection.exchanges:
+            return  # answered, or the client is gone
+        if self.begun:
+            connection.abort()
+        elif self.answer is None:
+            if connection.exchanges[0] is self:
+                connection.drop_streamer()
             self.fail(failure)
 
     @property
@@ -99,6 +139,11 @@ class Exchange:
         else:
             self.answer = data
 
+    def begin(self, head: bytes) -> None:
+        """Writes the header block of an answer that follows part by part."""
+        self.begun = True
+        self.connection.write(head)
+
     def empty(self, status: int, headers: list[tuple[str, str]]) -> None:
         """An answer without a body."""
         length = None if status in (204, 304) else 0
@@ -109,8 +154,13 @@ class Exchange:
         self.reply(data[: data.index(b"\r\n\r\n") + 4] if self.request.method == b"HEAD" else data)
 
     def fail(self, failure: Failure) -> None:
-        head_only = self.request.method == b"HEAD"
-        self.reply(self.responder.failure(failure, self.request.keep_alive, head_only))
+        request = self.request
+        head_only = request.method == b"HEAD"
+        try:
+            data = self.responder.failure(failure, request.keep_alive, head_only)
+        except Exception:
+            data = self.responder.failure(faults.report("http"), request.keep_alive, head_only)
+        self.reply(data)
 
 
 class Streamer(Protocol):
@@ -187,9 +237,7 @@ class Connection(asyncio.Protocol):
         self._closing = True
         self._parser.close()
         self._server.forget(self)
-        streamer, self.streamer = self.streamer, None
-        if streamer is not None:
-            streamer.lost()
+        self.drop_streamer()
         self.exchanges.clear()
         self.waiting.clear()
 
@@ -202,6 +250,9 @@ class Connection(asyncio.Protocol):
             parsed = parser.feed(data)
         except Failure as failure:
             self._refuse(failure)
+            return
+        except Exception:
+            self._refuse(faults.report("http", bytes=data[:200]))
             return
         for item in parsed:
             if (
@@ -232,7 +283,10 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self.paused = False
         if self.streamer is not None:
-            self.streamer.drained()
+            try:
+                self.streamer.drained()
+            except Exception:
+                self.broke()
         if not self.paused and len(self.exchanges) + len(self.waiting) <= PIPELINE_MAX:
             self._resume_reading()
             if self.waiting and not self.exchanges:
@@ -259,6 +313,23 @@ class Connection(asyncio.Protocol):
     def stream(self, streamer: Streamer) -> None:
         """Hands the connection to an answer that is written over time."""
         self.streamer = streamer
+
+    def drop_streamer(self) -> None:
+        """Has the answer that is written over time, if there is one, let go of what it holds."""
+        streamer, self.streamer = self.streamer, None
+        if streamer is not None:
+            try:
+                streamer.lost()
+            except Exception:
+                faults.report("http")
+
+    def broke(self) -> None:
+        """Called while an exception is handled that came out of the answer under way, or out of the connection."""
+        if self.exchanges:
+            self.exchanges[0].broke()
+        else:
+            faults.report("http")
+            self.abort()
 
     def finish(self, exchange: Exchange) -> None:
         """Ends a streamed answer."""
@@ -321,7 +392,10 @@ class Connection(asyncio.Protocol):
     def shut_down(self) -> None:
         """Stops taking requests: streams end with a last event, idle connections close, the others after answering."""
         if self.streamer is not None:
-            self.streamer.stop()
+            try:
+                self.streamer.stop()
+            except Exception:
+                self.broke()
         for exchange in self.exchanges:
             exchange.request.keep_alive = False
         if not self.exchanges:

@@ -6,21 +6,20 @@ Owns the mapping between requests, commands and answers. Never parses bytes of H
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
 
 from headwater.config import Settings
 from headwater.doors.http import headers as parse
 from headwater.doors.http import sse
 from headwater.doors.http.connection import Exchange
 from headwater.doors.http.live import SLICE_BYTES, LongPoll, ReadPump, SseFeed
-from headwater.doors.http.respond import Responder
+from headwater.doors.http.respond import Responder, path_of
 from headwater.engine.cold import Reads
 from headwater.engine.group import Group, Outcome
 from headwater.engine.live import LiveStream
 from headwater.engine.reads import Cold, Slice, plan
 from headwater.errors import BadBody, BadHeader, BadQuery, Failure, MethodNotAllowed
 from headwater.model import cursor as cursors
-from headwater.model import json_mode, offsets
+from headwater.model import json_mode, moments, offsets
 from headwater.model.commands import Append, Create, Delete, Fork
 from headwater.model.events import Appended, Created
 from headwater.model.offsets import NOW, START
@@ -222,8 +221,7 @@ class DurableStreams:
             tail, closed = base + sum(map(len, outcome.records)), outcome.closed
             content_type = outcome.content_type
             host = request.headers.get(b"host", b"").decode("latin-1")
-            path = request.target.partition(b"?")[0].decode("latin-1")
-            status, answer = 201, [("Location", f"http://{host}{path}")]
+            status, answer = 201, [("Location", f"http://{host}{path_of(request.target)}")]
         elif type(outcome) is Unchanged:
             tail, closed = outcome.end, outcome.closed
             status, answer = 200, []
@@ -254,8 +252,7 @@ class DurableStreams:
         if stream.ttl_ms is not None:
             answer.append(("Stream-TTL", str(stream.ttl_ms // 1000)))
         if stream.expires_ms is not None:
-            moment = datetime.fromtimestamp(stream.expires_ms / 1000, UTC)
-            answer.append(("Stream-Expires-At", moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")))
+            answer.append(("Stream-Expires-At", moments.show(stream.expires_ms)))
         status = 304 if _matches(exchange, tail_etag(stream)) else 200
         exchange.reply(self._responder.head(status, answer, None, exchange.request.keep_alive))
 
@@ -276,20 +273,11 @@ class DurableStreams:
             self._long_poll(exchange, stream, offset, wanted.get("cursor"))
         else:
             bytes_max = self._bytes_max(wanted.get("max_bytes"))
-            act = self._or_fail(exchange, lambda part: self._catch_up(exchange, part, offset == NOW))
-            self._reads.read(stream, offset, bytes_max, act, joined=True)
 
-    @staticmethod
-    def _or_fail(exchange: Exchange, act: Callable[[Slice], None]) -> Callable[[Slice | Failure], None]:
-        """Answers a failed read, and hands a good one on."""
+            def found(part: Slice) -> None:
+                self._catch_up(exchange, part, offset == NOW)
 
-        def done(part: Slice | Failure) -> None:
-            if isinstance(part, Failure):
-                exchange.fail(part)
-            else:
-                act(part)
-
-        return done
+            self._reads.read(stream, offset, bytes_max, exchange.told(found), joined=True)
 
     def _bytes_max(self, text: str | None) -> int:
         limit = self._settings.read_bytes_max
@@ -351,18 +339,20 @@ class DurableStreams:
             timeout_s = self._settings.long_poll_timeout_ms / 1000
             LongPoll(exchange, self._group, stream, part.end, timeout_s, again)
 
+        def grown(part: Slice) -> None:
+            self._answer_long_poll(exchange, part, cursor)
+
         def again(offset: int, failure: Failure | None) -> None:
             self.long_polls_open -= 1
             if failure is not None:
                 exchange.fail(failure)
                 return
-            answer = self._or_fail(exchange, lambda part: self._answer_long_poll(exchange, part, cursor))
             try:
-                self._reads.read(stream, offset, bytes_max, answer, joined=True)
+                self._reads.read(stream, offset, bytes_max, exchange.told(grown), joined=True)
             except Failure as refused:
                 exchange.fail(refused)
 
-        self._reads.read(stream, offset, bytes_max, self._or_fail(exchange, first), joined=True)
+        self._reads.read(stream, offset, bytes_max, exchange.told(first), joined=True)
 
     def _answer_long_poll(self, exchange: Exchange, part: Slice, cursor: str | None) -> None:
         answer = self._read_headers(part)

@@ -26,7 +26,7 @@ from headwater.engine.group import Group
 from headwater.engine.live import LiveStream
 from headwater.engine.swap import Swapper
 from headwater.errors import BadBody, BadQuery, LogUnavailable, Overloaded
-from headwater.model import offsets
+from headwater.model import json_mode, offsets
 from headwater.model.extents import Extent
 from headwater.model.names import bucket_of, stream_of
 from headwater.model.row import StreamRow
@@ -170,8 +170,9 @@ class LakeCalls:
         exchange.only(b"POST", rest)
         try:
             files = _files_asked(exchange.request.body).files
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise BadBody(f'expected {{"files": […]}} ({error})') from None
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            why = json_mode.fault(error, exchange.request.body)
+            raise BadBody(f'expected {{"files": […]}} ({why})') from None
         if len(files) > FILES_MAX:
             raise BadBody(f"at most {FILES_MAX} files in one request")
         exchange.run(self._answer_extents(exchange, sorted(set(files))))
@@ -253,8 +254,9 @@ class LakeCalls:
         exchange.only(b"POST", rest)
         try:
             asked = _swap_asked(exchange.request.body)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise BadBody(f'expected {{"remove": […], "add": […]}} ({error})') from None
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            why = json_mode.fault(error, exchange.request.body)
+            raise BadBody(f'expected {{"remove": […], "add": […]}} ({why})') from None
         if not asked.remove:
             raise BadBody("a swap removes at least one file")
         if len(asked.remove) > FILES_MAX or len(asked.add) > FILES_MAX:

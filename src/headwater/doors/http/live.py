@@ -31,7 +31,7 @@ class BodyPump:
     def __init__(self, exchange: Exchange, head: bytes, parts: Iterator[Data]) -> None:
         self._exchange = exchange
         self._parts = parts
-        exchange.connection.write(head)
+        exchange.begin(head)
         exchange.connection.stream(self)
         self.drained()
 
@@ -69,7 +69,7 @@ class ReadPump:
         self._quiet_ticks = 0
         self._again: list[Data] | None = None
         """What has been read again so far, while that is under way."""
-        exchange.connection.write(head)
+        exchange.begin(head)
         exchange.connection.stream(self)
         self.drained()
 
@@ -96,7 +96,10 @@ class ReadPump:
     def _next_turn(self) -> None:
         self._waits_turn = False
         if not self._exchange.connection.paused and self._exchange.connection.streamer is self:
-            self.drained()
+            try:
+                self.drained()
+            except Exception:
+                self._exchange.broke()
 
     def tick(self, now_s: float) -> None:
         self._quiet_ticks += 1
@@ -110,6 +113,12 @@ class ReadPump:
             self._got(failure)
 
     def _got(self, part: Slice | Failure) -> None:
+        try:
+            self._go_on(part)
+        except Exception:
+            self._exchange.broke()
+
+    def _go_on(self, part: Slice | Failure) -> None:
         connection = self._exchange.connection
         if connection.streamer is not self or self._again is None:
             return
@@ -196,16 +205,20 @@ class LongPoll:
         exchange.connection.stream(self)
 
     def wake(self, stream: LiveStream) -> None:
-        self._leave()
-        self._answer(self._offset, None)
+        self._over(None)
 
     def gone(self, stream: LiveStream) -> None:
-        self._leave()
-        self._answer(self._offset, StreamNotFound())
+        self._over(StreamNotFound())
 
     def _time_out(self) -> None:
-        self._leave()
-        self._answer(self._offset, None)
+        self._over(None)
+
+    def _over(self, failure: Failure | None) -> None:
+        try:
+            self._leave()
+            self._answer(self._offset, failure)
+        except Exception:
+            self._exchange.broke()
 
     def _leave(self) -> None:
         self._timer.cancel()
@@ -260,13 +273,16 @@ class SseFeed:
 
     def begin(self, head: bytes) -> None:
         """Sends the header block and everything from the offset on; the first control event comes even without data."""
-        self._exchange.connection.write(head)
+        self._exchange.begin(head)
         self._pump()
 
     def wake(self, stream: LiveStream) -> None:
         # Only a follower that stands at the tail is written to; the others come here through `drained`.
         if not self._exchange.connection.paused and not self._over:
-            self._pump()
+            try:
+                self._pump()
+            except Exception:
+                self._exchange.broke()
 
     def drained(self) -> None:
         if not self._over:
@@ -298,6 +314,12 @@ class SseFeed:
 
     def _got(self, part: Slice | Failure) -> None:
         """Records arrived: at once from memory, later from the lake."""
+        try:
+            self._send(part)
+        except Exception:
+            self._exchange.broke()
+
+    def _send(self, part: Slice | Failure) -> None:
         self._reading = False
         if self._over:
             return
@@ -333,7 +355,10 @@ class SseFeed:
             self._exchange.connection.write(sse.KEEP_ALIVE)
 
     def gone(self, stream: LiveStream) -> None:
-        self._end(b"")
+        try:
+            self._end(b"")
+        except Exception:
+            self._exchange.broke()
 
     def stop(self) -> None:
         """A last control event tells the client where to resume."""

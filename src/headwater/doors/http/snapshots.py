@@ -14,6 +14,7 @@ from headwater.config import Settings
 from headwater.doors.http import headers as parse
 from headwater.doors.http.connection import Exchange
 from headwater.doors.http.live import SLICE_BYTES, BodyPump
+from headwater.doors.http.respond import header, path_of
 from headwater.engine.cold import Reads
 from headwater.engine.group import Group, Outcome
 from headwater.engine.live import LiveStream
@@ -52,11 +53,7 @@ class Snapshots:
                 raise MethodNotAllowed("GET, HEAD, OPTIONS")
             self._latest(exchange, self._group.find(key, touch=True))
             return
-        offset = offsets.parse(token, "snapshot_offset")
-        if offset == offsets.START:
-            offset = 0
-        elif offset == offsets.NOW:
-            raise BadQuery("snapshot_offset", "expected an offset returned by this server")
+        offset = offsets.parse_snapshot(token)
         if method == b"PUT":
             self._publish(exchange, key, offset)
         elif method in (b"GET", b"HEAD"):
@@ -115,8 +112,7 @@ class Snapshots:
         snapshot = stream.snapshot
         if snapshot is None:
             raise SnapshotNotFound
-        path = exchange.request.target.partition(b"?")[0].decode("latin-1")
-        location = f"{path.rstrip('/')}/{offsets.show(snapshot.offset)}"
+        location = f"{path_of(exchange.request.target).rstrip('/')}/{offsets.show(snapshot.offset)}"
         exchange.empty(307, [("Location", location), *_facts(stream, snapshot), ("Cache-Control", "no-store")])
 
     @staticmethod
@@ -195,7 +191,7 @@ def discard_refused(group: Group, command: PublishSnapshot, outcome: Outcome) ->
 
 
 def _part_head(boundary: str, content_type: str, first: bool) -> bytes:
-    return f"{'' if first else chr(13) + chr(10)}--{boundary}\r\nContent-Type: {content_type}\r\n\r\n".encode()
+    return b"%b--%b\r\n%b\r\n" % (b"" if first else b"\r\n", boundary.encode(), header("Content-Type", content_type))
 
 
 def _facts(stream: LiveStream, snapshot: Snapshot) -> list[tuple[str, str]]:

@@ -136,7 +136,7 @@ class _Tail:
         self._quiet_since_s = now_s
         self._ends_s = now_s + lifetime_s
         self._over = False
-        self._feed = Feed(group, position, matches, self.drained)
+        self._feed = Feed(group, position, matches, self._wake)
         try:
             self._feed.include(streams)
         except Failure:
@@ -152,8 +152,14 @@ class _Tail:
         head = exchange.responder.head(200, headers, None, exchange.request.keep_alive)
         # The first event tells where a client that hears nothing else would resume.
         opening = b"event: open\nid: 0:%d\ndata:{}\n\n" % position
-        exchange.connection.write(head + sse.chunk(opening))
+        exchange.begin(head + sse.chunk(opening))
         self.drained()
+
+    def _wake(self) -> None:
+        try:
+            self.drained()
+        except Exception:
+            self._exchange.broke()
 
     def drained(self) -> None:
         connection = self._exchange.connection
