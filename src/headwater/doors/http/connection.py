@@ -116,11 +116,11 @@ class Exchange:
         failure = faults.report("http", method=request.method, target=request.target[:200])
         if self not in connection.exchanges:
             return  # answered, or the client is gone
+        if connection.exchanges[0] is self:
+            connection.drop_streamer()  # at once: what wrote it is not to try again
         if self.begun:
             connection.abort()
         elif self.answer is None:
-            if connection.exchanges[0] is self:
-                connection.drop_streamer()
             self.fail(failure)
 
     @property
