@@ -14,7 +14,6 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from headwater import app, config
 from headwater.doors.http import live, sse, tail
 from headwater.doors.http.batch import Batches
 from headwater.doors.http.connection import Connection as HttpConnection
@@ -29,9 +28,9 @@ from headwater.engine.by_id import ById
 from headwater.engine.group import Group
 from headwater.engine.shelf import Shelf
 from tests.s3p.client import Client, Error
-from tests.support.http import Connection, ConnectionEnded, Response
+from tests.support.here import Here
+from tests.support.http import ConnectionEnded, Response
 
-HOST = "127.0.0.1"
 TEXT = {"Content-Type": "text/plain"}
 PATH = "/_default/s"
 
@@ -49,39 +48,10 @@ async def broken_later(*_: object, **__: object) -> NoReturn:
     raise Fault("on purpose, later")
 
 
-class Here:
-    """A node of this process."""
-
-    def __init__(self) -> None:
-        flags = {"memory": True, "listen": f"{HOST}:0", "s3p": f"{HOST}:0", "long_poll_timeout_ms": "1500"}
-        self.node = app.Node(config.resolve(flags, {}, None).settings)
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever)
-        self._thread.start()
-        address = asyncio.run_coroutine_threadsafe(self.node.start(), self._loop).result(30)
-        self.port = int(address.rpartition(":")[2])
-        s3p: Any = self.node._s3p
-        self.s3p_port = s3p._server.sockets[0].getsockname()[1]
-
-    def stop(self) -> None:
-        asyncio.run_coroutine_threadsafe(self.node.stop(), self._loop).result(30)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(30)
-        self._loop.close()
-
-    def connect(self) -> Connection:
-        return Connection(HOST, self.port)
-
-    def request(self, method: str, path: str, headers: dict[str, str] | None = None, body: bytes = b"") -> Response:
-        with self.connect() as connection:
-            return connection.request(method, path, headers or {}, body)
-
-
 @pytest.fixture(scope="module")
 def running() -> Iterator[Here]:
-    node = Here()
-    yield node
-    node.stop()
+    with Here.started(memory=True, long_poll_timeout_ms="1500") as node:
+        yield node
 
 
 @pytest.fixture
