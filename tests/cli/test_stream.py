@@ -290,6 +290,16 @@ def test_listing_names_the_streams_of_a_bucket(hw: Typed) -> None:
     assert [stream["stream_id"] for stream in found] == ["a-1", "a-2"]
 
 
+SPEAKING = "shapes/a\x1b]0;x\x07\x9bm"
+
+
+@pytest.mark.parametrize("arguments", [("ls", "shapes"), ("ls", "shapes", "--json"), ("head", SPEAKING)])
+def test_a_stored_name_cannot_speak_to_the_terminal(hw: Typed, arguments: tuple[str, ...]) -> None:
+    hw("create", SPEAKING)
+    said = hw(*arguments).stdout
+    assert said and all(line.replace("\t", " ").isprintable() for line in said.splitlines())
+
+
 def test_listing_without_a_bucket_lists_the_default_one(hw: Typed, text: str) -> None:
     assert text in [line.split("\t")[0] for line in hw("ls").stdout.splitlines()]
 
