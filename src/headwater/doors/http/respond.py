@@ -40,7 +40,8 @@ REASONS = {
 EXPOSED = (
     "Stream-Next-Offset, Stream-Cursor, Stream-Up-To-Date, Stream-Closed, Stream-Earliest-Offset, "
     "Stream-Snapshot-Offset, Stream-SSE-Data-Encoding, Stream-TTL, Stream-Expires-At, Stream-Durability, "
-    "Producer-Epoch, Producer-Seq, Producer-Expected-Seq, Producer-Received-Seq, ETag, Location, Retry-After"
+    "Producer-Epoch, Producer-Seq, Producer-Expected-Seq, Producer-Received-Seq, ETag, Location, Retry-After, "
+    "Headwater-Request-Id"
 )
 ALLOWED_HEADERS = (
     "Content-Type, Authorization, If-None-Match, If-Match, Last-Event-ID, Stream-Seq, Stream-TTL, "
@@ -82,11 +83,10 @@ class Responder:
         """What an acknowledgement has reached, by durability class."""
         exposed = "*" if cors_origin == "*" else EXPOSED
         self._fixed = (
-            f"Access-Control-Allow-Origin: {cors_origin}\r\n"
-            f"Access-Control-Expose-Headers: {exposed}\r\n"
-            "X-Content-Type-Options: nosniff\r\n"
-            "Cross-Origin-Resource-Policy: cross-origin\r\n"
-        ).encode("latin-1")
+            header("Access-Control-Allow-Origin", cors_origin)
+            + header("Access-Control-Expose-Headers", exposed)
+            + b"X-Content-Type-Options: nosniff\r\nCross-Origin-Resource-Policy: cross-origin\r\n"
+        )
         self.common = b""
         """Headers every response carries, ending a header line."""
         self.appended: list[bytes] = []
