@@ -19,6 +19,8 @@ AT_ONCE_MAX = 5_000
 AT_ONCE_BYTES_MAX = 256 * 1024
 """A body with fewer elements and bytes than these is split in one go. 5,000 of [1,1,…] take 1.3 ms, 256 KiB of objects
 of 130 bytes 1.4 ms (msgspec 0.22)."""
+SHORT_BYTES_MAX = 2 * AT_ONCE_MAX
+"""A body up to this is certainly not long: an element takes two bytes at least."""
 
 _split = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _one = msgspec.json.Decoder(msgspec.Raw).decode
@@ -52,8 +54,8 @@ def messages(body: bytes, allow_empty: bool = False, count_max: int = COUNT_MAX)
 def is_long(body: bytes) -> bool:
     """True when `body` has to be split in slices: at once it would hold up others for more than about 2 ms."""
     size = len(body)
-    # An element takes two bytes at least. Commas are counted, at 1 ms a MiB, before an object is made for each.
-    return size > 2 * AT_ONCE_MAX and (size > AT_ONCE_BYTES_MAX or body.count(b",") >= AT_ONCE_MAX)
+    # Commas are counted, at 1 ms a MiB, before an object is made for each element.
+    return size > SHORT_BYTES_MAX and (size > AT_ONCE_BYTES_MAX or body.count(b",") >= AT_ONCE_MAX)
 
 
 def messages_in_slices(body: bytes, allow_empty: bool, count_max: int) -> json_slices.Slices:

@@ -15,8 +15,8 @@ from itertools import accumulate
 
 RECORD_BYTES = 96
 """What a held record takes beside its payload: 32 bytes of columns, 8 of list, 33 of a bytes object, and what arrays
-and allocator round up. Growth of the resident size with a million records in 20 timelines, a thousand at a time (CPython
-3.11, glibc): 92 to 104 bytes each for payloads of 2 to 4,000 bytes; 49 for one byte, which CPython shares."""
+and allocator round up. Measured as growth of the resident size with a million records in 20 timelines, a thousand at a
+time (CPython 3.11, glibc): 92 to 104 bytes each for payloads of 2 to 4,000 bytes; 49 for one, which CPython shares."""
 
 
 class Timeline:
