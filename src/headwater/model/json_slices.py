@@ -111,8 +111,10 @@ class _Walk:
 
     def _take_many(self) -> bool:
         """Takes the items up to a comma within reach, if the guess which comma stands at this level is right."""
+        if not self._between:
+            return False
         outermost = len(self._closers) == 1
-        while self._between and self._reach >= _REACH_BYTES_MIN:
+        while self._reach >= _REACH_BYTES_MIN:
             reach = min(self._reach, self._item_bytes * TOGETHER_MAX) if outermost else self._reach
             window = self._body[self._at : self._at + reach]
             place = window.rfind(self._between)
@@ -121,7 +123,8 @@ class _Walk:
                 self._reach = min(self._reach * 2, PIECE_BYTES)
                 return True
             self._reach //= 4
-        self._reach = _REACH_BYTES_MIN
+        # Not found: one item is taken alone, and the next look reaches over a few of its length.
+        self._reach = min(PIECE_BYTES, max(4 * self._item_bytes, _REACH_BYTES_MIN))
         return False
 
     def _take_until(self, comma: int, items: bytes, outermost: bool) -> bool:
