@@ -171,7 +171,11 @@ class Settings:
     body_bytes_max: int = _size(HTTP, 64 * MIB, KIB, 4 * GIB, "Longest request body; a longer one is answered 413.")
     snapshot_bytes_max: int = _size(HTTP, 128 * MIB, KIB, 4 * GIB, "Longest snapshot; a longer one is answered 413.")
     bodies_bytes_max: int = _size(
-        HTTP, GIB, MIB, 16 * TIB, "Request bodies still arriving, all together; above it they are answered 503."
+        HTTP,
+        GIB,
+        MIB,
+        16 * TIB,
+        "Request bodies that arrive or are being read, all together; above it more are answered 503.",
     )
     head_bytes_max: int = _size(HTTP, 32 * KIB, KIB, MIB, "Longest request line and headers together.")
     header_count_max: int = _whole(HTTP, 100, 8, 10_000, "Most headers in one request.")
@@ -184,7 +188,11 @@ class Settings:
     )
     # At most as many as have their sizes within FRAME_BYTES_RESERVED; at least what the Spark sink puts into a chunk.
     append_records_max: int = _whole(
-        HTTP, 10_000, 1_000, 200_000, "Most records in one append; more are answered 413."
+        HTTP,
+        10_000,
+        1_000,
+        200_000,
+        "Most records in one append; one request of many appends brings ten times as many. More are answered 413.",
     )
     cors_origin: str = _row(HTTP, "origin", "*", "Web origin that may use the server from a browser.")
 

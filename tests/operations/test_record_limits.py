@@ -1,5 +1,5 @@
-"""How many records one append, and one request, may bring: refused with 413 and the setting's name at every door, before
-memory is spent on them. Long bodies are read in slices; what one connection brings is judged in the order it came."""
+"""How many records one append, and one request, may bring: more are refused with 413 and the setting's name at every
+door, before memory is spent on them. Long bodies are read in slices; what a connection brings is judged in its order."""
 
 from __future__ import annotations
 
