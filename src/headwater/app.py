@@ -394,7 +394,7 @@ def _pages(
         Gauge("appends", "Appends accepted since the start.", lambda: group.appends_count, counts=True),
         Gauge("reads", "Stream reads since the start.", lambda: streams.reads_count, counts=True),
         Gauge("streams_loaded", "Streams whose metadata is in memory.", lambda: len(group.shelf.streams)),
-        Gauge("hot_bytes", "Payload bytes held in memory.", lambda: group.shelf.hot_bytes),
+        Gauge("hot_bytes", "Memory taken by records that have not settled.", lambda: group.shelf.hot_bytes),
         Gauge("log_tail_position", "Log position after the newest event.", lambda: group.log.tail, counts=True),
         Gauge("log_synced_position", "Position up to which the log is synced.", lambda: group.log.synced, counts=True),
         Gauge("log_failed", "1 when the log acknowledges nothing any more.", lambda: int(group.failed)),

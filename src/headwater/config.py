@@ -130,7 +130,11 @@ class Settings:
         STORAGE, 5_000, 10, HOUR_MS, "How often the catalog is checkpointed with its log position."
     )
     hot_bytes_max: int = _size(
-        STORAGE, 2 * GIB, MIB, 16 * TIB, "Payload kept in memory; above it appends are answered 503."
+        STORAGE,
+        2 * GIB,
+        MIB,
+        16 * TIB,
+        "Memory for records that have not settled and what waits for the disk; above it appends are answered 503.",
     )
 
     lake: str = _row(
@@ -141,7 +145,7 @@ class Settings:
     )
     lake_endpoint: str = _row(STORAGE, "path", "auto", "Address of an S3 server that is not Amazon's.")
     lake_region: str = _row(STORAGE, "path", "auto", "Region of the S3 bucket; auto asks the environment.")
-    flush_bytes: int = _size(STORAGE, 64 * MIB, KIB, 16 * TIB, "Payload in memory at which it begins to settle.")
+    flush_bytes: int = _size(STORAGE, 64 * MIB, KIB, 16 * TIB, "Memory taken by records at which they begin to settle.")
     flush_interval_ms: int = _whole(
         STORAGE, 300_000, 10, 365 * DAY_MS, "Longest time a record stays in memory and log alone."
     )
@@ -167,7 +171,11 @@ class Settings:
     body_bytes_max: int = _size(HTTP, 64 * MIB, KIB, 4 * GIB, "Longest request body; a longer one is answered 413.")
     snapshot_bytes_max: int = _size(HTTP, 128 * MIB, KIB, 4 * GIB, "Longest snapshot; a longer one is answered 413.")
     bodies_bytes_max: int = _size(
-        HTTP, GIB, MIB, 16 * TIB, "Request bodies still arriving, all together; above it they are answered 503."
+        HTTP,
+        GIB,
+        MIB,
+        16 * TIB,
+        "Request bodies that arrive or are being read, all together; above it more are answered 503.",
     )
     head_bytes_max: int = _size(HTTP, 32 * KIB, KIB, MIB, "Longest request line and headers together.")
     header_count_max: int = _whole(HTTP, 100, 8, 10_000, "Most headers in one request.")
@@ -177,6 +185,14 @@ class Settings:
     connections_max: int = _whole(HTTP, 20_000, 1, 1_000_000, "Most connections open at once.")
     write_buffer_bytes_max: int = _size(
         HTTP, 256 * KIB, KIB, GIB, "Unsent bytes of one connection before its reader is held back."
+    )
+    # At most as many as have their sizes within FRAME_BYTES_RESERVED; at least what the Spark sink puts into a chunk.
+    append_records_max: int = _whole(
+        HTTP,
+        10_000,
+        1_000,
+        200_000,
+        "Most records in one append; one request of many appends brings ten times as many. More are answered 413.",
     )
     cors_origin: str = _row(HTTP, "origin", "*", "Web origin that may use the server from a browser.")
 

@@ -14,6 +14,7 @@ from headwater.engine.recovery import LogContradiction, recover
 from headwater.model.commands import Create, Delete, Durability, Fork, Retention, Trim
 from headwater.model.events import Appended, BucketCreated, Created, Deleted, Event, Touched
 from headwater.model.row import BucketRow
+from headwater.model.timeline import RECORD_BYTES
 from tests.catalog import change, stream_row
 from tests.engine import KEY, Bench, HandLog
 
@@ -56,7 +57,7 @@ def test_an_empty_start_is_an_empty_group() -> None:
 def test_a_log_without_a_catalog_is_folded_from_its_beginning() -> None:
     bench = recovered([(10, created(records=[b"one"])), (20, appended(b"two", 3)), (30, Touched(1, 5_000))])
     assert bench.read() == b"onetwo"
-    assert bench.group.next_sid == 2 and bench.group.shelf.hot_bytes == 6
+    assert bench.group.next_sid == 2 and bench.group.shelf.hot_bytes == 6 + 2 * RECORD_BYTES
     assert list(bench.group.shelf.dirty) == [1]
     bench.post(b"three")
     bench.sync()
@@ -71,7 +72,7 @@ def test_events_that_the_row_tells_of_already_only_bring_their_payload_back() ->
     stream = bench.group.find(KEY, touch=False)
     assert stream.row() == row
     assert bench.read() == b"onetwoxyz" and stream.closed_visible
-    assert bench.group.shelf.dirty == {} and bench.group.shelf.hot_bytes == 9
+    assert bench.group.shelf.dirty == {} and bench.group.shelf.hot_bytes == 9 + 3 * RECORD_BYTES
     assert list(stream.timeline.positions) == [10, 20, 40]
 
 

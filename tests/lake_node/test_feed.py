@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from headwater.model.timeline import RECORD_BYTES
 from tests.lake_node.surface import QUIET, append, create, flush
 from tests.support.http import Response
 from tests.support.node import Node
@@ -112,7 +113,7 @@ def test_a_flush_that_takes_one_stream_further_than_another_is_told_of(tmp_path:
             append(connection, "feed/small", b"waits")
             append(connection, "feed/large", b"x" * 724)
         deadline_s = time.monotonic() + WAIT_S
-        while state(node)["hot_bytes"] != len(b"waits"):
+        while state(node)["hot_bytes"] != len(b"waits") + RECORD_BYTES:
             assert time.monotonic() < deadline_s, state(node)
             time.sleep(0.02)
         lake = state(node)["lake_position"]

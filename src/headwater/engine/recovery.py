@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from headwater.engine.group import Group
 from headwater.engine.live import LiveStream
-from headwater.engine.shelf import held_bytes
 from headwater.model.events import (
     Appended,
     BucketCreated,
@@ -115,14 +114,14 @@ class _Fold:
             self._go_on(stream, event, position)
 
     def _go_on(self, stream: LiveStream, event: StreamEvent, position: int) -> None:
-        held = held_bytes(stream)
+        held = stream.timeline.held_bytes
         if type(event) is Appended and event.start != stream.tail:
             raise LogContradiction(f"stream {stream.key} ends at {stream.tail}, the log continues it at {event.start}")
         evolve(stream, event, position)
         self._shelf.dirty[stream.sid] = stream
         if isinstance(event, Trimmed | SnapshotPublished):
             self._shelf.cut(stream)
-        grown = held_bytes(stream) - held
+        grown = stream.timeline.held_bytes - held
         if grown >= 0:
             self._shelf.hold(stream, grown, position)
         else:
@@ -156,6 +155,7 @@ class _Fold:
         if not records or end <= stream.cold_end or (end <= stream.earliest and not keep_all):
             return
         timeline = stream.timeline
+        held = timeline.held_bytes
         if not timeline.payloads:
             timeline.start = start
         timeline.extend(records, start, ms, n, position)
@@ -163,4 +163,4 @@ class _Fold:
         timeline.seq -= len(records)
         if start < stream.earliest and not keep_all:
             timeline.drop_before(timeline.index_until(stream.earliest))
-        self._shelf.hold(stream, end - max(start, timeline.start), position)
+        self._shelf.hold(stream, timeline.held_bytes - held, position)

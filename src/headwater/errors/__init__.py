@@ -24,6 +24,7 @@ TABLE: dict[type[Failure], Row] = {
     BadQuery: Row(400, "bad_query", "ERR_BAD_FORMAT", False, True),
     BadBody: Row(400, "bad_body", "ERR_BAD_FORMAT", False, True),
     BodyTooLarge: Row(413, "body_too_large", "ERR_LIMITS", False, True),
+    TooManyRecords: Row(413, "too_many_records", "ERR_LIMITS", False, True),
     HeadTooLarge: Row(431, "head_too_large", "ERR_LIMITS", False, True),
     RequestTimeout: Row(408, "request_timeout", "ERR_LIMITS", True, True),
     ExpectationFailed: Row(417, "expectation_failed", "ERR_BAD_FORMAT", False, True),

@@ -20,6 +20,7 @@ __all__ = [
     "MethodNotAllowed",
     "NoSuchRoute",
     "RequestTimeout",
+    "TooManyRecords",
     "VersionNotSupported",
 ]
 
@@ -106,6 +107,18 @@ class BodyTooLarge(Failure):
 
     def message(self) -> str:
         return f"the body is larger than this server takes ({self.limit_bytes} bytes); split the append"
+
+
+class TooManyRecords(Failure):
+    def __init__(self, count_max: int, times: int = 1) -> None:
+        self.count_max = count_max
+        self.times = times
+        """How many appends' worth of records that is: more than 1 for a request of many appends."""
+
+    def message(self) -> str:
+        if self.times == 1:
+            return f"more than {self.count_max} records in one append (append_records_max); split it"
+        return f"more than {self.count_max} records in one request ({self.times} x append_records_max); split it"
 
 
 class HeadTooLarge(Failure):

@@ -485,7 +485,7 @@ def _forget_before(stream: Stream, offset: int, seq: int, position: int) -> None
 
 
 def settle(stream: Stream, end: int, position: int) -> int:
-    """The stream's own records up to `end` are in the lake: memory lets them go. Returns how many bytes that freed."""
+    """The stream's own records up to `end` are in the lake: memory lets them go. Returns what that freed."""
     timeline = stream.timeline
     index = timeline.index_until(end)
     if index:

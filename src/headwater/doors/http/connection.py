@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from headwater.doors import faults
 from headwater.doors.http import outflow
 from headwater.doors.http.respond import Responder
+from headwater.doors.http.slices import Work
 from headwater.doors.http.wire import BODY, HEAD, IDLE, Continue, Parsed, Request, RequestParser
 from headwater.engine.group import Outcome
 from headwater.errors import Failure, MethodNotAllowed, NoSuchRoute, Overloaded, RequestTimeout
@@ -28,6 +29,8 @@ PIPELINE_MAX = 256
 """Unanswered requests of one connection; beyond it the socket is not read."""
 BODY_RATE_BYTES_PER_S = 64 * 1024
 """A body is given time for its size at this rate, on top of the fixed allowance."""
+WAITING_BYTES_MAX = 4 * 1024 * 1024
+"""Bodies of requests that wait for those in front of them; beyond it the socket is not read."""
 LINGER_S = 2.0
 T = TypeVar("T")
 _running: set[asyncio.Task[None]] = set()
@@ -96,6 +99,10 @@ class Exchange:
         task = asyncio.get_running_loop().create_task(self._guarded(work))
         _running.add(task)
         task.add_done_callback(_running.discard)
+
+    def in_slices(self, work: Work) -> None:
+        """Has a long body read by `work`, with others' turns in between. Failures it raises are answered."""
+        self.connection.slicer.add(self, work)
 
     async def _guarded(self, work: Coroutine[None, None, None]) -> None:
         try:
@@ -197,7 +204,9 @@ class Connection(asyncio.Protocol):
         "exchanges",
         "paused",
         "responder",
+        "slicer",
         "streamer",
+        "unjudged",
         "waiting",
     )
 
@@ -205,6 +214,7 @@ class Connection(asyncio.Protocol):
         settings = server.settings
         self._server = server
         self.responder = server.responder
+        self.slicer = server.slicer
         self._parser = RequestParser(
             settings.head_bytes_max,
             settings.header_count_max,
@@ -223,6 +233,8 @@ class Connection(asyncio.Protocol):
         self.exchanges: deque[Exchange] = deque()
         self.waiting: deque[Parsed] = deque()
         self.streamer: Streamer | None = None
+        self.unjudged: Exchange | None = None
+        """A request whose body is still being read in slices: nothing behind it may be judged before it."""
         self.paused = False
 
     # ---- asyncio calls these ------------------------------------------------------------------------------------
@@ -258,7 +270,7 @@ class Connection(asyncio.Protocol):
             if (
                 not self.waiting
                 and type(item) is Request
-                and (not self.exchanges or (item.method == b"POST" and self.streamer is None))
+                and (not self.exchanges or (item.method == b"POST" and self.streamer is None and self.unjudged is None))
             ):
                 self._start(item)
             else:
@@ -267,7 +279,7 @@ class Connection(asyncio.Protocol):
             self.advance()
         if parser.failure is not None:
             self._refuse(parser.failure)
-        elif len(self.exchanges) + len(self.waiting) > PIPELINE_MAX:
+        elif len(self.exchanges) > PIPELINE_MAX or (self.waiting and self._is_full(PIPELINE_MAX)):
             self._pause_reading()
         if parser.state != self._phase:
             self._enter(parser.state)
@@ -287,7 +299,7 @@ class Connection(asyncio.Protocol):
                 self.streamer.drained()
             except Exception:
                 self.broke()
-        if not self.paused and len(self.exchanges) + len(self.waiting) <= PIPELINE_MAX:
+        if not self.paused and not self._is_full(PIPELINE_MAX):
             self._resume_reading()
             if self.waiting and not self.exchanges:
                 self.advance()
@@ -360,14 +372,15 @@ class Connection(asyncio.Protocol):
             self.send(exchange.answer or b"", exchange.request.keep_alive)
         while self.waiting and not self._closing and not self.paused:
             item = self.waiting[0]
-            if exchanges and not (type(item) is Request and item.method == b"POST" and self.streamer is None):
+            append = type(item) is Request and item.method == b"POST"
+            if exchanges and not (append and self.streamer is None and self.unjudged is None):
                 break
             self.waiting.popleft()
             if type(item) is Request:
                 self._start(item)
             elif type(item) is Continue:
                 self.write(_CONTINUE)
-        if not self._reading and not self.paused and len(exchanges) + len(self.waiting) <= PIPELINE_MAX // 2:
+        if not self._reading and not self.paused and not self._is_full(PIPELINE_MAX // 2):
             self._resume_reading()
 
     def tick(self, now_s: float) -> None:
@@ -401,7 +414,18 @@ class Connection(asyncio.Protocol):
         if not self.exchanges:
             self.close()
 
+    @property
+    def closing(self) -> bool:
+        """True when nothing more is sent to the client, or it is gone."""
+        return self._closing
+
     # ---- inside -------------------------------------------------------------------------------------------------
+
+    def _is_full(self, count_max: int) -> bool:
+        waiting = self.waiting
+        if len(self.exchanges) + len(waiting) > count_max:
+            return True
+        return bool(waiting) and sum(_body_bytes(item) for item in waiting) > WAITING_BYTES_MAX
 
     def _start(self, request: Request) -> None:
         if self._server.closing:
@@ -457,3 +481,7 @@ class Connection(asyncio.Protocol):
         if not self._reading and self._transport is not None and not self._closing:
             self._reading = True
             self._transport.resume_reading()
+
+
+def _body_bytes(item: Parsed) -> int:
+    return len(item.body) if type(item) is Request else 0

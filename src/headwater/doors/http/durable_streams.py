@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
+
 from headwater.config import Settings
 from headwater.doors.http import headers as parse
 from headwater.doors.http import sse
 from headwater.doors.http.connection import Exchange
 from headwater.doors.http.live import SLICE_BYTES, LongPoll, ReadPump, SseFeed
 from headwater.doors.http.respond import Responder, path_of
+from headwater.doors.http.slices import Work
 from headwater.engine.cold import Reads
 from headwater.engine.group import Group, Outcome
 from headwater.engine.live import LiveStream
@@ -53,6 +56,7 @@ class DurableStreams:
         self._responder = responder
         self._clock = clock
         self._rng = rng
+        self._records_max = settings.append_records_max
         self._types: dict[bytes, str] = {}
         self.reads_count = 0
         self.sse_open = 0
@@ -94,6 +98,8 @@ class DurableStreams:
         content_type: str | None = None
         producer = None
         stream_seq = None
+        records: list[bytes] = []
+        long = False
         if b"producer-id" in headers or b"producer-epoch" in headers or b"producer-seq" in headers:
             producer = parse.producer(headers, settings.producer_id_bytes_max)
         if body:
@@ -101,9 +107,14 @@ class DurableStreams:
             if raw is None:
                 raise BadHeader("Content-Type", "an append names the content type of its body")
             content_type = self._types.get(raw) or self._content_type(raw)
-            records = json_mode.messages(body) if content_type == json_mode.JSON else [body]
+            if content_type != json_mode.JSON:
+                records = [body]
+            elif len(body) > json_mode.SHORT_BYTES_MAX and json_mode.is_long(body):
+                long = True
+            else:
+                records = json_mode.messages(body, False, self._records_max)
         elif close:
-            records = []
+            pass
         else:
             raise BadBody("an append needs a body; to close a stream send Stream-Closed: true")
         if b"stream-seq" in headers:
@@ -114,18 +125,25 @@ class DurableStreams:
         if known is not None and content_type is not None and plain:
             known.memo = PlainAppend(key, content_type)
         exchange.then = self._appended
-        self._group.submit(
-            key,
-            Append(
-                records,
-                content_type,
-                producer,
-                stream_seq,
-                close,
-                None if if_match is None else if_match.decode("latin-1"),
-            ),
-            exchange,
+        command = Append(
+            records,
+            content_type,
+            producer,
+            stream_seq,
+            close,
+            None if if_match is None else if_match.decode("latin-1"),
         )
+        if long:
+            exchange.in_slices(self._submit_long(exchange, key, command))
+        else:
+            self._group.submit(key, command, exchange)
+
+    def _submit_long(self, exchange: Exchange, key: str, command: Append | Create) -> Work:
+        """Submits the command with the messages of a long JSON body."""
+        allow_empty = type(command) is Create
+        body = exchange.request.body
+        records = yield from json_mode.messages_in_slices(body, allow_empty, self._records_max)
+        self._group.submit(key, msgspec.structs.replace(command, records=records), exchange)
 
     def append_again(self, exchange: Exchange, memo: object) -> bool:
         """An append whose head was judged before: only its body is new. False when `memo` says nothing of the kind.
@@ -135,8 +153,14 @@ class DurableStreams:
         if type(memo) is not PlainAppend:
             return False
         body = exchange.request.body
-        records = json_mode.messages(body) if memo.media == json_mode.JSON else [body]
         exchange.then = self._appended
+        if memo.media != json_mode.JSON:
+            records = [body]
+        elif len(body) > json_mode.SHORT_BYTES_MAX and json_mode.is_long(body):
+            exchange.in_slices(self._submit_long(exchange, memo.key, Append([], memo.media)))
+            return True
+        else:
+            records = json_mode.messages(body, False, self._records_max)
         self._group.submit(memo.key, Append(records, memo.media), exchange)
         return True
 
@@ -186,28 +210,28 @@ class DurableStreams:
         media = None if raw is None else self._types.get(raw) or self._content_type(raw)
         ttl_ms, expires_ms = parse.expiry(headers)
         fork = parse.fork(headers, self._settings.stream_name_bytes_max)
-        if not request.body:
-            records = []
-        elif (media or self._inherited_media(fork)) == json_mode.JSON:
-            records = json_mode.messages(request.body, allow_empty=True)
-        else:
-            records = [request.body]
+        body = request.body
+        is_json = bool(body) and (media or self._inherited_media(fork)) == json_mode.JSON
+        long = is_json and json_mode.is_long(body)
+        records = [body] if body else []
+        if is_json:
+            records = [] if long else json_mode.messages(body, True, self._records_max)
         exchange.when(lambda outcome: self._created(exchange, outcome))
-        self._group.submit(
-            key,
-            Create(
-                key=key,
-                content_type=None if raw is None else raw.decode(),
-                records=records,
-                ttl_ms=ttl_ms,
-                expires_ms=expires_ms,
-                closed=parse.flag(headers, b"stream-closed"),
-                durability=parse.durability(headers),
-                retention=parse.retention(headers),
-                fork=fork,
-            ),
-            exchange,
+        command = Create(
+            key=key,
+            content_type=None if raw is None else raw.decode(),
+            records=records,
+            ttl_ms=ttl_ms,
+            expires_ms=expires_ms,
+            closed=parse.flag(headers, b"stream-closed"),
+            durability=parse.durability(headers),
+            retention=parse.retention(headers),
+            fork=fork,
         )
+        if long:
+            exchange.in_slices(self._submit_long(exchange, key, command))
+        else:
+            self._group.submit(key, command, exchange)
 
     def _inherited_media(self, fork: Fork | None) -> str | None:
         """A fork that names no content type has its source's: its initial body is read by that."""

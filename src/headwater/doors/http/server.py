@@ -11,6 +11,7 @@ from headwater.config import Settings
 from headwater.doors.http.connection import Connection, Exchange
 from headwater.doors.http.respond import Responder
 from headwater.doors.http.routes import Routes
+from headwater.doors.http.slices import Slicer
 from headwater.doors.http.wire import Budget, Heads
 from headwater.doors.listener import Listener
 from headwater.errors import Failure
@@ -23,6 +24,7 @@ class HttpServer(Listener[Connection]):
         self.responder = responder
         self.heads = Heads()
         self.bodies = Budget(settings.bodies_bytes_max)
+        self.slicer = Slicer(self.bodies)
         self._routes = routes
         self.swept()
 
