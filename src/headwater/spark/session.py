@@ -115,7 +115,7 @@ def _connected(app: str, remote: str, settings: dict[str, str]) -> SparkSession:
         for name, value in (SESSION_DEFAULTS | settings).items():
             builder = builder.config(name, value)
         made = builder.getOrCreate()
-        made.version  # asks the server
+        made.range(1).count()  # the first call that needs the server
     except Exception as error:
         raise SparkMissing(f"there is no session at {remote}: {cause(error)}. {ADVICE}") from error
     return made
@@ -146,7 +146,8 @@ def _connect() -> Finding:
     try:
         versions = [importlib.metadata.version(name) for name in wanted]
     except importlib.metadata.PackageNotFoundError as missing:
-        return Finding("Spark Connect", f"{missing.name} is not installed", "Install it with: pip install 'pyspark[connect]'")
+        what = f"{missing.name} is not installed"
+        return Finding("Spark Connect", what, "Install what it needs with: pip install 'pyspark[connect]'")
     return Finding("Spark Connect", f"grpcio {versions[0]}", "")
 
 

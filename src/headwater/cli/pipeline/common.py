@@ -79,7 +79,7 @@ def run(name: str, url: str, token: str | None, master: str | None, job: Job, **
 
 @contextmanager
 def sparked(name: str, master: str | None, **conf: str) -> Iterator[SparkSession]:
-    """A session for one job. What Spark raises in the block becomes JobRefused with the cause; it ends with the block."""
+    """A session for one job, ended with the block. What Spark raises in it becomes JobRefused, with the cause."""
     from headwater.spark.failures import quiet, refused, spark_errors
     from headwater.spark.session import session
 
