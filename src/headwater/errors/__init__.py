@@ -48,6 +48,7 @@ TABLE: dict[type[Failure], Row] = {
     NameTaken: Row(409, "name_taken", "ERR_STREAM_EXISTS", False, True),
     BadSnapshotOffset: Row(400, "bad_snapshot_offset", "ERR_CONFLICT", False, True),
     SnapshotNotFound: Row(404, "snapshot_not_found", "ERR_CONFLICT", False, True),
+    BootstrapIncomplete: Row(410, "bootstrap_incomplete", "ERR_CONFLICT", False, True),
     SnapshotInUse: Row(409, "snapshot_in_use", "ERR_CONFLICT", False, True),
     SnapshotBeyondTail: Row(409, "snapshot_beyond_tail", "ERR_CONFLICT", False, True),
     BucketNotFound: Row(404, "bucket_not_found", "ERR_UNKNOWN_STREAM", False, True),

@@ -9,6 +9,7 @@ from headwater.errors.base import Failure
 
 __all__ = [
     "BadSnapshotOffset",
+    "BootstrapIncomplete",
     "BucketExists",
     "BucketNotEmpty",
     "BucketNotFound",
@@ -206,6 +207,26 @@ class BadSnapshotOffset(Failure):
 class SnapshotNotFound(Failure):
     def message(self) -> str:
         return "no such snapshot; GET .../snapshot leads to the latest one, if there is one"
+
+
+class BootstrapIncomplete(Failure):
+    """Retention took records behind the latest snapshot: nothing stands for them any more."""
+
+    def __init__(self, snapshot_offset: int, earliest: int) -> None:
+        self.snapshot_offset = snapshot_offset
+        self.earliest = earliest
+
+    def message(self) -> str:
+        return (
+            f"the latest snapshot ends at offset {self.snapshot_offset:020d} and data before {self.earliest:020d} is no "
+            f"longer kept: what lies between is lost to /bootstrap until a newer snapshot is published"
+        )
+
+    def headers(self) -> tuple[tuple[str, str], ...]:
+        return (
+            ("Stream-Earliest-Offset", f"{self.earliest:020d}"),
+            ("Stream-Snapshot-Offset", f"{self.snapshot_offset:020d}"),
+        )
 
 
 class SnapshotInUse(Failure):
