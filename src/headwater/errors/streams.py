@@ -30,11 +30,16 @@ __all__ = [
     "StreamClosed",
     "StreamExists",
     "StreamNotFound",
+    "StreamReplaced",
     "StreamSeqConflict",
     "StreamSoftDeleted",
     "TokenGone",
     "TooManyProducers",
 ]
+
+
+RETRY_AFTER_S = 60
+"""Producers grow idle over days: asking more often brings nothing."""
 
 
 class StreamNotFound(Failure):
@@ -115,6 +120,9 @@ class TooManyProducers(Failure):
     def message(self) -> str:
         return f"the stream already tracks {self.limit} active producers; reuse producer ids"
 
+    def headers(self) -> tuple[tuple[str, str], ...]:
+        return (("Retry-After", str(RETRY_AFTER_S)),)
+
 
 class StreamSeqConflict(Failure):
     def __init__(self, last: str, received: str) -> None:
@@ -171,6 +179,19 @@ class TokenGone(Failure):
         )
 
 
+class StreamReplaced(Failure):
+    """The cursor is of a stream that was deleted: the one that has its name now is another."""
+
+    def __init__(self, earliest: int) -> None:
+        self.earliest = earliest
+
+    def message(self) -> str:
+        return "this cursor is of a stream that was deleted; another has its name now: read that from its beginning"
+
+    def headers(self) -> tuple[tuple[str, str], ...]:
+        return (("Stream-Earliest-Offset", f"{self.earliest:020d}"),)
+
+
 class OffsetBeyondTail(Failure):
     def __init__(self, tail: int) -> None:
         self.tail = tail
@@ -218,8 +239,8 @@ class BootstrapIncomplete(Failure):
 
     def message(self) -> str:
         return (
-            f"the latest snapshot ends at offset {self.snapshot_offset:020d} and data before {self.earliest:020d} is no "
-            f"longer kept: what lies between is lost to /bootstrap until a newer snapshot is published"
+            f"the latest snapshot ends at offset {self.snapshot_offset:020d} and data before {self.earliest:020d} is "
+            f"no longer kept: what lies between is lost to /bootstrap until a newer snapshot is published"
         )
 
     def headers(self) -> tuple[tuple[str, str], ...]:

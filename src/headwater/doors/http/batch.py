@@ -139,9 +139,11 @@ def _told(outcome: Outcome) -> dict[str, object]:
         return {"status": meaning.status, "error": error, **facts}
     if isinstance(outcome, Appended):
         status = 200 if outcome.producer is not None and outcome.records else 204
-        return {"status": status, "stream_next_offset": offsets.show(outcome.end)}
+        closed = {"stream_closed": "true"} if outcome.closed else {}
+        return {"status": status, "stream_next_offset": offsets.show(outcome.end), **closed}
     if isinstance(outcome, Unchanged):
-        return {"status": 204, "stream_next_offset": offsets.show(outcome.end), "duplicate": True}
+        closed = {"stream_closed": "true"} if outcome.closed else {}
+        return {"status": 204, "stream_next_offset": offsets.show(outcome.end), **closed, "duplicate": True}
     raise RuntimeError(f"an append ended as {outcome!r}")
 
 
@@ -159,7 +161,10 @@ class Batches:
         if raw is None:
             raise BadHeader("Content-Type", "an append names the content type of its frames")
         media = parse.content_type(raw, self._settings.content_type_bytes_max)
+        parse.refuse(request.headers, parse.APPEND_ONLY, "it judges one append, and each frame of a batch is one")
+        close = parse.flag(request.headers, b"stream-closed")
         frames = split_frames(request.body)
+        last = len(frames) - 1
         gather = _Gather(exchange, len(frames))
         for index, payload in enumerate(frames):
             waiter = gather.waiter(index)
@@ -168,7 +173,7 @@ class Batches:
             except BadBody as bad:
                 waiter.resolve(bad)
                 continue
-            self._group.submit(key, Append(records, media), waiter)
+            self._group.submit(key, Append(records, media, close=close and index == last), waiter)
 
     def bulk(self, exchange: Exchange) -> None:
         """`POST /__headwater/append`: many streams in one request, JSON or msgpack, one answer per entry, in order."""
