@@ -12,6 +12,7 @@ from headwater.doors.http import headers as parse
 from headwater.doors.http import sse
 from headwater.doors.http.connection import Exchange
 from headwater.doors.http.live import SLICE_BYTES, LongPoll, ReadPump, SseFeed
+from headwater.doors.http.origin import base_url
 from headwater.doors.http.respond import Responder, path_of
 from headwater.engine.cold import Reads
 from headwater.engine.group import Group, Outcome
@@ -218,11 +219,11 @@ class DurableStreams:
     def _created(self, exchange: Exchange, outcome: Outcome) -> None:
         request = exchange.request
         if type(outcome) is Created:
-            base = 0 if outcome.forked is None else outcome.forked.at
-            tail, closed = base + sum(map(len, outcome.records)), outcome.closed
+            start = 0 if outcome.forked is None else outcome.forked.at
+            tail, closed = start + sum(map(len, outcome.records)), outcome.closed
             content_type = outcome.content_type
-            host = request.headers.get(b"host", b"").decode("latin-1")
-            status, answer = 201, [("Location", f"http://{host}{path_of(request.target)}")]
+            base = base_url(request.headers, self._settings.public_url) or ""
+            status, answer = 201, [("Location", f"{base}{path_of(request.target)}")]
         elif type(outcome) is Unchanged:
             tail, closed = outcome.end, outcome.closed
             status, answer = 200, []

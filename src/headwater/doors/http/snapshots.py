@@ -14,6 +14,7 @@ from headwater.config import Settings
 from headwater.doors.http import headers as parse
 from headwater.doors.http.connection import Exchange
 from headwater.doors.http.live import SLICE_BYTES, BodyPump
+from headwater.doors.http.origin import redirect
 from headwater.doors.http.respond import header, path_of
 from headwater.engine.cold import Reads
 from headwater.engine.group import Group, Outcome
@@ -114,7 +115,8 @@ class Snapshots:
         snapshot = stream.snapshot
         if snapshot is None:
             raise SnapshotNotFound
-        location = f"{path_of(exchange.request.target).rstrip('/')}/{offsets.show(snapshot.offset)}"
+        path = f"{path_of(exchange.request.target).rstrip('/')}/{offsets.show(snapshot.offset)}"
+        location = redirect(path, self._settings.public_url)
         exchange.empty(307, [("Location", location), *_facts(stream, snapshot), ("Cache-Control", "no-store")])
 
     @staticmethod
