@@ -29,6 +29,7 @@ from headwater.catalog.copy import copy_catalog
 from headwater.catalog.ledger import Ledger
 from headwater.catalog.sqlite import CatalogMismatch, SqliteCatalog
 from headwater.config import Settings
+from headwater.doors.http.administration import Administration
 from headwater.doors.http.backup import BackupDoor
 from headwater.doors.http.batch import Batches
 from headwater.doors.http.buckets import Buckets
@@ -126,6 +127,7 @@ class Node:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._lock: IO[bytes] | None = None
+        self._address = ""
         self._group: Group | None = None
         self._upkeep: Upkeep | None = None
         self._flusher: Flusher | None = None
@@ -200,9 +202,11 @@ class Node:
         reads = self._reads = Reads(group, lake)
         group.resolve_cold = reads.resolve
         streams = DurableStreams(group, reads, settings, responder, clock, rng)
+        buckets = Buckets(group)
         routes = Routes(
-            settings, streams, Buckets(group), Snapshots(group, reads, blobs, settings, rng), Batches(group, settings)
+            settings, streams, buckets, Snapshots(group, reads, blobs, settings, rng), Batches(group, settings)
         )
+        routes.call("/__headwater/buckets", buckets.by_any_name)
         routes.call("/__headwater/tail", Tails(group, settings).handle)
         pipeline = Pipeline(group, self._flusher, encode_feed, None if settings.memory else self._describer(store))
         routes.call("/__headwater/lake", pipeline.lake)
@@ -216,6 +220,7 @@ class Node:
             self._lake_calls.register(routes)
         routes.call("/__headwater/usage", Usage(group.catalog).handle)
         routes.call("/__headwater/groups", pipeline.groups)
+        Administration(group, settings, lambda: self._address).register(routes)
         routes.call("/__headwater/flush", pipeline.flush)
         routes.call("/__headwater/backup", self._backups(group, store, rng).handle)
         self._bulk_snapshots = BulkSnapshots(group, blobs, settings, rng)
@@ -235,7 +240,8 @@ class Node:
         except OSError as error:
             why = f"cannot listen on {settings.listen}: {error.strerror}; choose another --listen"
             raise CannotStart(why) from None
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self._address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return self._address
 
     def _describer(self, store: ObjectStore) -> Callable[[], dict[str, Any]]:
         """Says what is in the lake, from a worker thread. Imports late: a node that settles nothing loads no Arrow."""

@@ -308,6 +308,12 @@ def test_listing_a_bucket_that_is_not_there_is_an_error(hw: Typed) -> None:
     assert hw("ls", "no-such-bucket", code=1).stderr.startswith("error: ")
 
 
+@pytest.mark.parametrize("bucket", ["cli", "Ünder", "x"])
+def test_ls_lists_a_bucket_whatever_its_name(hw: Typed, bucket: str) -> None:
+    hw("create", f"{bucket}/one", "--content-type", "text/plain")
+    assert [line.split("\t")[0] for line in hw("ls", bucket).stdout.splitlines()] == ["one"]
+
+
 def test_tail_of_a_closed_stream_prints_it_and_ends(hw: Typed, name: str) -> None:
     blob = bytes(range(256))
     hw("create", name, "-", "--closed", stdin=blob)

@@ -11,9 +11,9 @@ import pytest
 from headwater.catalog.sqlite import SqliteCatalog
 from headwater.engine.checkpoint import checkpoint
 from headwater.engine.recovery import LogContradiction, recover
-from headwater.model.commands import Create, Delete, Durability, Fork, Retention, Trim
+from headwater.model.commands import Create, Delete, Durability, Fork, PublishSnapshot, Retention, Trim
 from headwater.model.events import Appended, BucketCreated, Created, Deleted, Event, Touched
-from headwater.model.row import BucketRow
+from headwater.model.row import BucketRow, Snapshot
 from headwater.model.timeline import RECORD_BYTES
 from tests.catalog import change, stream_row
 from tests.engine import KEY, Bench, HandLog
@@ -153,6 +153,28 @@ def test_a_fork_reads_what_its_source_let_go_also_after_a_restart() -> None:
         again.submit(Delete())
         again.sync()
         assert again.group.shelf.streams == {} and again.group.shelf.hot_bytes == 0
+
+    asyncio.run(body())
+
+
+def test_a_trim_keeps_the_snapshot_it_passes_and_its_blob_is_discarded_once_a_newer_one_comes() -> None:
+    async def body() -> None:
+        live = Bench()
+        live.create()
+        for payload in (b"one", b"two", b"three"):
+            live.post(payload)
+        live.submit(PublishSnapshot(3, "text/plain", "snapshots/1/a", 1))
+        live.submit(Trim(6))
+        live.sync()
+        again = recovered(list(live.log.events))
+        for bench in (live, again):
+            stream = bench.group.find(KEY, touch=False)
+            assert (stream.earliest, stream.snapshot) == (6, Snapshot(3, "text/plain", "snapshots/1/a", 1))
+            assert list(bench.group.shelf.blobs_discarded) == []
+            bench.submit(PublishSnapshot(11, "text/plain", "snapshots/1/b", 1))
+            bench.submit(Delete())
+            bench.sync()
+            assert [blob for _, blob in bench.group.shelf.blobs_discarded] == ["snapshots/1/a", "snapshots/1/b"]
 
     asyncio.run(body())
 

@@ -141,3 +141,19 @@ def read_whole(node: Node) -> None:
         rows = [row for task in planned.tasks for table in rows_of(planned.work, task) for row in table.to_pylist()]
         found = [len(row["payload"]) for row in sorted(rows, key=lambda row: row["position"])]
         assert found == ([300, 5, 724] if after == 0 else [5, 724])
+
+
+def test_a_flush_of_one_stream_is_told_though_the_lakes_position_stays(node: Node) -> None:
+    with node.connect() as connection:
+        for key in ("early/s", "late/s"):
+            create(connection, key)
+            append(connection, key, b"abc")
+    before = state(node)["lake_position"]
+    answer = node.request("GET", f"{GROUPS}/0/feed?from={before}")
+    assert int(answer.header("headwater-settled-position") or "") <= before
+    assert node.request("POST", "/__headwater/flush/late/s").status == 200
+    assert state(node)["lake_position"] == before, "the older record of the other stream is in memory"
+    answer = node.request("GET", f"{GROUPS}/0/feed?from={before}")
+    assert int(answer.header("headwater-settled-position") or "") > before
+    rows = pa.ipc.open_stream(answer.body).read_all().to_pylist()
+    assert [row["stream"] for row in rows] == ["s"] and rows[0]["bucket"] == "early"

@@ -76,6 +76,8 @@ class Group:
         self.domains: dict[str, Domain] = {}
         self.tally = Tally(clock)
         self.appends_count = 0
+        self.settled_count = 0
+        """Files that records settled into since the start."""
         self.next_sid = max(catalog.next_sid, 1)
         self._schedule = schedule
         self._limits = limits
@@ -185,6 +187,7 @@ class Group:
         alive = [extent for extent in extents if loaded.get(streams[extent.sid].key) is streams[extent.sid]]
         position = self.log.add(Settled(file, alive, self.clock.now_ms()), True)
         self.shelf.new_files.append(file)
+        self.settled_count += 1
         for extent in alive:
             self.shelf.settle(streams[extent.sid], extent, position)
         self._want_commit()

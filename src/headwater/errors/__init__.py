@@ -42,6 +42,7 @@ TABLE: dict[type[Failure], Row] = {
     NonMonotonicId: Row(409, "non_monotonic_id", "ERR_NON_MONOTONIC_ID", False, True),
     PreconditionFailed: Row(412, "precondition_failed", "ERR_CONFLICT", False, True),
     OffsetGone: Row(410, "offset_gone", "ERR_CONFLICT", False, True),
+    StreamReplaced: Row(410, "stream_replaced", "ERR_CONFLICT", False, True),
     TokenGone: Row(410, "token_gone", "ERR_CONFLICT", False, True),
     OffsetBeyondTail: Row(400, "offset_beyond_tail", "ERR_CONFLICT", False, True),
     SourceNotFound: Row(404, "fork_source_not_found", "ERR_UNKNOWN_STREAM", False, True),
@@ -49,6 +50,7 @@ TABLE: dict[type[Failure], Row] = {
     NameTaken: Row(409, "name_taken", "ERR_STREAM_EXISTS", False, True),
     BadSnapshotOffset: Row(400, "bad_snapshot_offset", "ERR_CONFLICT", False, True),
     SnapshotNotFound: Row(404, "snapshot_not_found", "ERR_CONFLICT", False, True),
+    BootstrapIncomplete: Row(410, "bootstrap_incomplete", "ERR_CONFLICT", False, True),
     SnapshotInUse: Row(409, "snapshot_in_use", "ERR_CONFLICT", False, True),
     SnapshotBeyondTail: Row(409, "snapshot_beyond_tail", "ERR_CONFLICT", False, True),
     BucketNotFound: Row(404, "bucket_not_found", "ERR_UNKNOWN_STREAM", False, True),
@@ -65,6 +67,7 @@ TABLE: dict[type[Failure], Row] = {
     AlreadyClaimed: Row(409, "ALREADY_CLAIMED", "ERR_CONFLICT", True, True),
     NoPendingWork: Row(409, "NO_PENDING_WORK", "ERR_CONFLICT", True, True),
     BadAck: Row(409, "INVALID_OFFSET", "ERR_CONFLICT", False, True),
+    NoSuchNode: Row(404, "no_such_node", "ERR_BAD_FORMAT", False, True),
     SwapRefused: Row(409, "swap_refused", "ERR_CONFLICT", False, True),
     # A log that fails after the write was gathered leaves its effect unknown: it may be found after a restart.
     LogUnavailable: Row(503, "log_unavailable", "ERR_UNAVAILABLE", True, False),

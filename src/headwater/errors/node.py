@@ -10,6 +10,7 @@ from headwater.errors.base import Failure
 __all__ = [
     "InternalError",
     "LogUnavailable",
+    "NoSuchNode",
     "Overloaded",
     "ShuttingDown",
     "SwapRefused",
@@ -45,6 +46,16 @@ class InternalError(Failure):
 
     def details(self) -> dict[str, object]:
         return {"request_id": self.request_id}
+
+
+class NoSuchNode(Failure):
+    """A group was to go to a node that is not there."""
+
+    def __init__(self, owner: str) -> None:
+        self.owner = owner
+
+    def message(self) -> str:
+        return f"there is no other node: {self.owner} serves every group alone, and keeps this one"
 
 
 class Overloaded(Failure):

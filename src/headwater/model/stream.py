@@ -473,12 +473,13 @@ def evolve(stream: Stream, event: StreamEvent, position: int) -> None:
 
 
 def _forget_before(stream: Stream, offset: int, seq: int, position: int) -> None:
-    """Moves the earliest offset. Records that forks still share stay where they are: only this stream lets them go."""
+    """Moves the earliest offset. Records that forks still share stay where they are: only this stream lets them go.
+
+    A snapshot stays, even one that the earliest record has left behind: it is the only copy of what its author folded.
+    """
     stream.earliest = offset
     stream.first_seq = seq
     stream.lost_position = max(stream.lost_position, position)
-    if stream.snapshot is not None and stream.snapshot.offset < offset:
-        stream.snapshot = None  # what lies between it and the earliest record is gone: it leads nowhere any more
     timeline = stream.timeline
     if not stream.children and offset > timeline.start:
         timeline.drop_before(timeline.index_until(offset))

@@ -115,9 +115,11 @@ def _told(outcome: Outcome) -> dict[str, object]:
         return {"status": meaning.status, "error": error, **facts}
     if isinstance(outcome, Appended):
         status = 200 if outcome.producer is not None and outcome.records else 204
-        return {"status": status, "stream_next_offset": offsets.show(outcome.end)}
+        closed = {"stream_closed": "true"} if outcome.closed else {}
+        return {"status": status, "stream_next_offset": offsets.show(outcome.end), **closed}
     if isinstance(outcome, Unchanged):
-        return {"status": 204, "stream_next_offset": offsets.show(outcome.end), "duplicate": True}
+        closed = {"stream_closed": "true"} if outcome.closed else {}
+        return {"status": 204, "stream_next_offset": offsets.show(outcome.end), **closed, "duplicate": True}
     raise RuntimeError(f"an append ended as {outcome!r}")
 
 
@@ -136,7 +138,9 @@ class Batches:
         if raw is None:
             raise BadHeader("Content-Type", "an append names the content type of its frames")
         media = parse.content_type(raw, self._settings.content_type_bytes_max)
-        self._run(exchange, self._submit_frames(exchange, key, media, frames_of(request.body)))
+        parse.refuse(request.headers, parse.APPEND_ONLY, "it judges one append, and each frame of a batch is one")
+        close = parse.flag(request.headers, b"stream-closed")
+        self._run(exchange, self._submit_frames(exchange, key, media, frames_of(request.body), close))
 
     def bulk(self, exchange: Exchange) -> None:
         """`POST /__headwater/append`: many streams in one request, JSON or msgpack, one answer per entry, in order."""
@@ -154,11 +158,14 @@ class Batches:
             for _ in work:
                 pass
 
-    def _submit_frames(self, exchange: Exchange, key: str, media: str, frames: list[tuple[int, int]]) -> Work:
+    def _submit_frames(
+        self, exchange: Exchange, key: str, media: str, frames: list[tuple[int, int]], close: bool
+    ) -> Work:
         body = exchange.request.body
         gather = _Gather(exchange, len(frames))
         room = self._records_max * REQUEST_TIMES
         pause = Pause()
+        last = len(frames) - 1
         for index, (start, end) in enumerate(frames):
             waiter = gather.waiter(index)
             payload = body[start:end]
@@ -172,7 +179,7 @@ class Batches:
             except Failure as refused:
                 waiter.resolve(refused)
             else:
-                self._group.submit(key, Append(records, media), waiter)
+                self._group.submit(key, Append(records, media, close=close and index == last), waiter)
             if pause.is_due(len(records), end - start):
                 yield
 

@@ -1,6 +1,7 @@
 """Buckets over HTTP: create, look at, list and delete them.
 
-Owns `/{bucket}` and `/ds/{bucket}` themselves. Never touches the streams inside.
+Owns `/{bucket}` and `/ds/{bucket}` themselves, and `/__headwater/buckets`, which names any bucket.
+Never touches the streams inside.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from headwater.doors.http import headers as parse
 from headwater.doors.http.connection import Exchange
 from headwater.engine.group import Group, Outcome
 from headwater.engine.listing import page
-from headwater.errors import BadQuery, BucketExists, BucketNotFound, Failure, MethodNotAllowed
+from headwater.errors import BadQuery, BucketExists, BucketNotFound, Failure, MethodNotAllowed, NoSuchRoute
 from headwater.model.commands import CreateBucket, DeleteBucket
 from headwater.model.names import DEFAULT_BUCKET, check_bucket
 
@@ -49,10 +50,27 @@ class Buckets:
         else:
             raise MethodNotAllowed("GET, HEAD, PUT, DELETE, OPTIONS")
 
+    def by_any_name(self, exchange: Exchange, rest: bytes, query: bytes) -> None:
+        """`GET /__headwater/buckets/{bucket}` and `.../streams`: also those that only /v1/stream/ can name."""
+        parts = [parse.path_text(part) for part in rest.split(b"/")]
+        if exchange.request.method not in (b"GET", b"HEAD"):
+            raise MethodNotAllowed("GET, HEAD, OPTIONS")
+        match parts:
+            case ["", name] if name:
+                exchange.when(lambda _: self._show(exchange, name))
+                self._group.after_pending(exchange)
+            case ["", name, "streams"] if name:
+                self._page(exchange, name, query)
+            case _:
+                raise NoSuchRoute
+
     def list(self, exchange: Exchange, name: str, query: bytes) -> None:
         if exchange.request.method not in (b"GET", b"HEAD"):
             raise MethodNotAllowed("GET, HEAD, OPTIONS")
         check_bucket(name)
+        self._page(exchange, name, query)
+
+    def _page(self, exchange: Exchange, name: str, query: bytes) -> None:
         wanted = parse.query(query, _LIST_QUERY)
         limit_text = wanted.get("limit", str(LIMIT_DEFAULT))
         if _LIMIT.fullmatch(limit_text) is None or int(limit_text) > LIMIT_MAX:

@@ -14,13 +14,14 @@ from headwater.doors.http import headers as parse
 from headwater.doors.http import sse
 from headwater.doors.http.connection import Exchange
 from headwater.doors.http.live import SLICE_BYTES, LongPoll, ReadPump, SseFeed
+from headwater.doors.http.origin import base_url
 from headwater.doors.http.respond import Responder, path_of
 from headwater.doors.http.slices import Work
 from headwater.engine.cold import Reads
 from headwater.engine.group import Group, Outcome
 from headwater.engine.live import LiveStream
 from headwater.engine.reads import Cold, Slice, plan
-from headwater.errors import BadBody, BadHeader, BadQuery, Failure, MethodNotAllowed
+from headwater.errors import BadBody, BadHeader, BadQuery, Failure, MethodNotAllowed, StreamReplaced
 from headwater.model import cursor as cursors
 from headwater.model import json_mode, moments, offsets
 from headwater.model.commands import Append, Create, Delete, Fork
@@ -208,6 +209,7 @@ class DurableStreams:
         headers = request.headers
         raw = headers.get(b"content-type")
         media = None if raw is None else self._types.get(raw) or self._content_type(raw)
+        parse.refuse(headers, parse.APPEND_ONLY, "it belongs to an append: create the stream, then POST to it")
         ttl_ms, expires_ms = parse.expiry(headers)
         fork = parse.fork(headers, self._settings.stream_name_bytes_max)
         body = request.body
@@ -241,11 +243,11 @@ class DurableStreams:
     def _created(self, exchange: Exchange, outcome: Outcome) -> None:
         request = exchange.request
         if type(outcome) is Created:
-            base = 0 if outcome.forked is None else outcome.forked.at
-            tail, closed = base + sum(map(len, outcome.records)), outcome.closed
+            start = 0 if outcome.forked is None else outcome.forked.at
+            tail, closed = start + sum(map(len, outcome.records)), outcome.closed
             content_type = outcome.content_type
-            host = request.headers.get(b"host", b"").decode("latin-1")
-            status, answer = 201, [("Location", f"http://{host}{path_of(request.target)}")]
+            base = base_url(request.headers, self._settings.public_url) or ""
+            status, answer = 201, [("Location", f"{base}{path_of(request.target)}")]
         elif type(outcome) is Unchanged:
             tail, closed = outcome.end, outcome.closed
             status, answer = 200, []
@@ -289,14 +291,17 @@ class DurableStreams:
         if token is None and live is not None:
             raise BadQuery("offset", "a live read says where it starts; use -1 for the beginning or now for the tail")
         offset = START if token is None else offsets.parse(token)
+        cursor = wanted.get("cursor")
+        bytes_max = self._bytes_max(wanted.get("max_bytes"))
         stream = self._group.find(key, touch=True)
+        if cursor is not None and cursors.is_another(cursor, stream.sid):
+            raise StreamReplaced(stream.earliest)
         self.reads_count += 1
         if live == "sse":
-            self._sse(exchange, stream, offset, wanted.get("cursor"))
+            self._sse(exchange, stream, offset, cursor)
         elif live == "long-poll":
-            self._long_poll(exchange, stream, offset, wanted.get("cursor"))
+            self._long_poll(exchange, stream, offset, bytes_max, cursor)
         else:
-            bytes_max = self._bytes_max(wanted.get("max_bytes"))
 
             def found(part: Slice) -> None:
                 self._catch_up(exchange, part, offset == NOW)
@@ -348,12 +353,13 @@ class DurableStreams:
             return
         ReadPump(exchange, head, self._reads, part)
 
-    def _cursor(self, theirs: str | None) -> int:
+    def _cursor(self, theirs: str | None, stream: LiveStream) -> int:
         jitter = 1 + self._rng.below(cursors.JITTER_INTERVALS_MAX) if theirs else 1
-        return cursors.answer(theirs, self._clock.now_ms(), jitter)
+        return cursors.answer(theirs, self._clock.now_ms(), jitter, stream.sid)
 
-    def _long_poll(self, exchange: Exchange, stream: LiveStream, offset: int, cursor: str | None) -> None:
-        bytes_max = self._settings.read_bytes_max
+    def _long_poll(
+        self, exchange: Exchange, stream: LiveStream, offset: int, bytes_max: int, cursor: str | None
+    ) -> None:
 
         def first(part: Slice) -> None:
             if part.payloads or part.closed:
@@ -382,7 +388,7 @@ class DurableStreams:
         answer = self._read_headers(part)
         answer.append(("Cache-Control", "no-store" if not part.payloads else "no-cache"))
         if not part.closed:
-            answer.append(("Stream-Cursor", str(self._cursor(cursor))))
+            answer.append(("Stream-Cursor", str(self._cursor(cursor, part.stream))))
         if part.payloads:
             answer.append(("ETag", slice_etag(part)))
             self._send_body(exchange, answer, part)
@@ -397,16 +403,24 @@ class DurableStreams:
         answer = [
             ("Content-Type", "text/event-stream"),
             ("Cache-Control", "no-cache"),
+            ("X-Accel-Buffering", "no"),
             ("Transfer-Encoding", "chunked"),
         ]
+        if begin == stream.visible and stream.closed_visible:
+            # There is nothing to follow: the head says so already, as that of a catch-up read does.
+            answer += [
+                ("Stream-Next-Offset", offsets.show(begin)),
+                ("Stream-Up-To-Date", "true"),
+                ("Stream-Closed", "true"),
+            ]
         if not sse.is_text(stream.media):
             answer.append(("Stream-SSE-Data-Encoding", "base64"))
         settings = self._settings
-        shifted = self._cursor(cursor) if cursor else 0
+        shifted = self._cursor(cursor, stream) if cursor else 0
 
         def present() -> int:
             # A client that brought a cursor ahead of the clock is answered ahead of it until the clock catches up.
-            return max(shifted, cursors.interval(self._clock.now_ms()))
+            return max(shifted, cursors.stamp(self._clock.now_ms(), stream.sid))
 
         self.sse_open += 1
         feed = SseFeed(

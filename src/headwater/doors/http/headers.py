@@ -20,6 +20,9 @@ _DURABILITY = {b"fsync": Durability.FSYNC, b"disk": Durability.DISK, b"memory": 
 _BAD_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 FLAT_PREFIX = "/v1/stream/"
 
+APPEND_ONLY = ("Producer-Id", "Producer-Epoch", "Producer-Seq", "Stream-Seq", "If-Match")
+"""They judge one append."""
+
 Headers = dict[bytes, bytes]
 
 
@@ -51,6 +54,13 @@ def producer(headers: Headers, id_bytes_max: int) -> Producer | None:
     return Producer(
         text("Producer-Id", name, id_bytes_max), number("Producer-Epoch", epoch), number("Producer-Seq", seq)
     )
+
+
+def refuse(headers: Headers, names: tuple[str, ...], reason: str) -> None:
+    """Raises BadHeader for a header that would change what the request means, and that it cannot have."""
+    for name in names:
+        if name.lower().encode() in headers:
+            raise BadHeader(name, reason)
 
 
 def content_type(value: bytes, bytes_max: int) -> str:

@@ -26,12 +26,15 @@ from headwater.engine.feed import Batch
 from headwater.engine.flush import Flusher
 from headwater.engine.group import Group
 from headwater.engine.hot import walk
+from headwater.engine.live import LiveStream
 from headwater.engine.signal import synced
 from headwater.errors import BadQuery, NoSuchRoute, OffsetGone
 
 FEED_BYTES_DEFAULT = 16 * 1024 * 1024
 FEED_BYTES_MAX = 64 * 1024 * 1024
 _FAR = 1 << 62
+_NAME_BYTES_MAX = 16_384
+"""A stream that exists was named within the limit of its time."""
 ARROW = "application/vnd.apache.arrow.stream"
 
 Encode = Callable[[list[Batch], int], bytes]
@@ -47,7 +50,7 @@ class Pipeline:
         self._encode = encode
         self._describe = describe
         """Says what is in the lake. Runs in a worker thread."""
-        self._settled, self._settled_at = 0, -1
+        self._settled, self._settled_at = 0, (-1, -1)
 
     def groups(self, exchange: Exchange, rest: bytes, query: bytes) -> None:
         """`/__headwater/groups` and what is below it."""
@@ -115,13 +118,13 @@ class Pipeline:
     def _settled_position(self) -> int:
         """Nothing behind it is in the lake. Costs a look at every file's name, once after each flush."""
         group = self._group
-        lake_position = group.lake_position()
-        if lake_position != self._settled_at:
-            # Every flush moves the lake's position, and a file is named by that of its newest record.
+        place = group.lake_position(), group.settled_count
+        if place != self._settled_at:
+            # A file is named by the position of its newest record.
             names = group.catalog.files() | set(group.shelf.new_files)
             found = [name.rpartition("/")[2].partition("-")[0] for name in names]
             self._settled = max((int(digits) for digits in found if digits.isdigit()), default=0)
-            self._settled_at = lake_position
+            self._settled_at = place
         return self._settled
 
     def lake(self, exchange: Exchange, rest: bytes, query: bytes) -> None:
@@ -135,15 +138,16 @@ class Pipeline:
         exchange.json(200, await asyncio.to_thread(describe))
 
     def flush(self, exchange: Exchange, rest: bytes, query: bytes) -> None:
-        """`POST /__headwater/flush` or `.../flush/{bucket}/{stream}`: settles what is synced by now."""
+        """`POST /__headwater/flush` or `.../flush/{bucket}/{stream}`: settles what is synced, of all or of one."""
         exchange.only(b"POST")
         if self._flusher is None:
             raise BadQuery("flush", "this node has no lake")
+        stream = None
         if rest not in (b"", b"/"):
-            self._group.find(parse.stream_key(parse.path_text(rest), 1024), touch=False)
-        exchange.run(self._flush(exchange, self._flusher))
+            stream = self._group.find(parse.stream_key(parse.path_text(rest), _NAME_BYTES_MAX), touch=False)
+        exchange.run(self._flush(exchange, self._flusher, stream))
 
-    async def _flush(self, exchange: Exchange, flusher: Flusher) -> None:
-        flushed = await flusher.flush_all()
+    async def _flush(self, exchange: Exchange, flusher: Flusher, stream: LiveStream | None) -> None:
+        flushed = await (flusher.flush_all() if stream is None else flusher.flush_stream(stream))
         await synced(self._group)  # a position that was told never goes back
         exchange.json(200, {"flushed_bytes": flushed, "lake_position": self._group.lake_position()})

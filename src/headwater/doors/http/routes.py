@@ -23,6 +23,7 @@ from headwater.doors.http.connection import Exchange
 from headwater.doors.http.durable_streams import DurableStreams
 from headwater.doors.http.snapshots import Snapshots
 from headwater.errors import MethodNotAllowed, NoSuchRoute
+from headwater.errors.node import RETRY_AFTER_S
 from headwater.model import names
 
 FLAT = parse.FLAT_PREFIX.encode()
@@ -136,5 +137,7 @@ def _show(exchange: Exchange, page: Page) -> None:
         raise MethodNotAllowed("GET, HEAD, OPTIONS")
     status, content_type, body = page()
     headers = [("Content-Type", content_type), ("Cache-Control", "no-store")]
+    if status == 503:
+        headers.append(("Retry-After", str(RETRY_AFTER_S)))
     head = exchange.responder.head(status, headers, len(body), request.keep_alive)
     exchange.reply(head if request.method == b"HEAD" else head + body)

@@ -14,14 +14,17 @@ from headwater.config import Settings
 from headwater.doors.http import headers as parse
 from headwater.doors.http.connection import Exchange
 from headwater.doors.http.live import SLICE_BYTES, BodyPump
+from headwater.doors.http.origin import redirect
 from headwater.doors.http.respond import header, path_of
 from headwater.engine.cold import Reads
 from headwater.engine.group import Group, Outcome
 from headwater.engine.live import LiveStream
 from headwater.errors import (
     BadQuery,
+    BootstrapIncomplete,
     Failure,
     MethodNotAllowed,
+    OffsetGone,
     SnapshotInUse,
     SnapshotNotFound,
     row,
@@ -112,7 +115,8 @@ class Snapshots:
         snapshot = stream.snapshot
         if snapshot is None:
             raise SnapshotNotFound
-        location = f"{path_of(exchange.request.target).rstrip('/')}/{offsets.show(snapshot.offset)}"
+        path = f"{path_of(exchange.request.target).rstrip('/')}/{offsets.show(snapshot.offset)}"
+        location = redirect(path, self._settings.public_url)
         exchange.empty(307, [("Location", location), *_facts(stream, snapshot), ("Cache-Control", "no-store")])
 
     @staticmethod
@@ -137,10 +141,18 @@ class Snapshots:
     async def _bootstrap(self, exchange: Exchange, stream: LiveStream) -> None:
         while True:
             snapshot = stream.snapshot
-            body = b"" if snapshot is None else await self._blob(snapshot)
-            if stream.snapshot is snapshot:
-                break  # otherwise a newer one was published meanwhile, and what it covers may be gone
-        part = await self._reads.read_now(stream, stream.earliest, BOOTSTRAP_BYTES_MAX)
+            try:
+                body = b"" if snapshot is None else await self._blob(snapshot)
+                # Not simply from the earliest record: between a snapshot and that one others may be gone.
+                start = stream.earliest if snapshot is None else snapshot.offset
+                part = await self._reads.read_now(stream, start, BOOTSTRAP_BYTES_MAX)
+                break
+            except (OffsetGone, SnapshotNotFound):
+                if stream.snapshot is not snapshot:
+                    continue  # a newer one was published meanwhile
+                if snapshot is not None and snapshot.offset < stream.earliest:
+                    raise BootstrapIncomplete(snapshot.offset, stream.earliest) from None
+                raise
         boundary = f"headwater-{self._rng.token(12).hex()}"
         media = "application/octet-stream" if snapshot is None else snapshot.content_type
         first = _part_head(boundary, media, first=True)
@@ -150,6 +162,7 @@ class Snapshots:
         headers = [
             ("Content-Type", f"multipart/mixed; boundary={boundary}"),
             ("Stream-Snapshot-Offset", "-1" if snapshot is None else offsets.show(snapshot.offset)),
+            ("Stream-Earliest-Offset", offsets.show(part.start)),
             ("Stream-Next-Offset", offsets.show(part.end)),
             ("Stream-Up-To-Date", "true" if part.up_to_date else "false"),
             ("Cache-Control", "no-store"),

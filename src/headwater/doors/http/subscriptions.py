@@ -22,6 +22,7 @@ import msgspec
 from headwater.config import Settings
 from headwater.doors.http import headers as parse
 from headwater.doors.http.connection import Exchange
+from headwater.doors.http.origin import base_url
 from headwater.errors import (
     BadAck,
     BadHeader,
@@ -48,7 +49,6 @@ DESCRIPTION_BYTES_MAX = 4_096
 WORKER_BYTES_MAX = 256
 JWKS_MAX_AGE_S = 300
 
-_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]{1,253})(:[0-9]{1,5})?")
 _BEARER = re.compile(r"[Bb]earer +([A-Za-z0-9._~+/=-]{1,1024})")
 
 Answer = Coroutine[None, None, None]
@@ -58,6 +58,7 @@ class Subscriptions:
     def __init__(self, manager: Manager, settings: Settings) -> None:
         self._manager = manager
         self._name_bytes_max = settings.stream_name_bytes_max
+        self._public_url = settings.public_url
 
     def handle(self, exchange: Exchange, rest: bytes, query: bytes) -> None:
         """A request on `PREFIX` + `rest`. Raises Failure when it is refused at once."""
@@ -108,7 +109,7 @@ class Subscriptions:
         method = exchange.request.method
         if method == b"PUT":
             config, streams = self._config(_body(exchange))
-            self._run(exchange, self._create(exchange, name, config, streams, _base_url(exchange)))
+            self._run(exchange, self._create(exchange, name, config, streams, self._base_url(exchange)))
         elif method in (b"GET", b"HEAD"):
             self._run(exchange, self._show(exchange, name))
         elif method == b"DELETE":
@@ -187,6 +188,13 @@ class Subscriptions:
         if self._manager.find(name).config.kind != model.PULL_WAKE:
             raise BadSubscription("the subscription is not of type pull-wake; a webhook answers to its callback_url")
 
+    def _base_url(self, exchange: Exchange) -> str:
+        """Where the client reaches the subscriptions."""
+        found = base_url(exchange.request.headers, self._public_url)
+        if found is None:
+            raise BadHeader("Host", "expected the host and port that this server is reached by")
+        return f"{found}{parse.FLAT_PREFIX}{model.RESERVED}"
+
     def _view(self, sub: Subscription, exchange: Exchange) -> dict[str, Any]:
         config = sub.config
         infos, _, omitted = self._manager.infos(sub)
@@ -206,7 +214,7 @@ class Subscriptions:
             "description": config.description,
         }
         if config.url is not None:
-            keys_url = f"{_base_url(exchange)}/jwks.json"
+            keys_url = f"{self._base_url(exchange)}/jwks.json"
             signing = {"alg": "ed25519", "kid": self._manager.keys.kid, "jwks_url": keys_url}
             view["webhook"] = {"url": config.url, "signing": signing}
         if sub.failures:
@@ -333,13 +341,3 @@ def _bearer(exchange: Exchange) -> tuple[Bearer, dict[str, Any]]:
         ),
         body,
     )
-
-
-def _base_url(exchange: Exchange) -> str:
-    """Where the client reaches the subscriptions, in its own words. A proxy in front says whether it speaks TLS."""
-    headers = exchange.request.headers
-    host = headers.get(b"host", b"").decode("latin-1")
-    if _HOST.fullmatch(host) is None:
-        raise BadHeader("Host", "expected the host and port that this server is reached by")
-    scheme = "https" if headers.get(b"x-forwarded-proto", b"").lower() == b"https" else "http"
-    return f"{scheme}://{host}{parse.FLAT_PREFIX}{model.RESERVED}"

@@ -7,7 +7,7 @@ sent back as `Last-Event-ID` (or `after=`), resumes all streams at once:
 
     event: data
     id: 0:81236
-    data:{"stream":"orders/7","nextOffset":"00000000000000000042","encoding":"json","data":{"total":12}}
+    data:{"stream":"orders/7","incarnation":12,"nextOffset":"00000000000000000042","encoding":"json","data":{"total":12}}
 """
 
 from __future__ import annotations
@@ -147,6 +147,7 @@ class _Tail:
         headers = [
             ("Content-Type", "text/event-stream"),
             ("Cache-Control", "no-cache"),
+            ("X-Accel-Buffering", "no"),
             ("Transfer-Encoding", "chunked"),
         ]
         head = exchange.responder.head(200, headers, None, exchange.request.keep_alive)
@@ -223,8 +224,8 @@ def _events(batch: Batch) -> bytes:
             encoding, data = b"text", _encode(payload.decode("utf-8", "replace"))
         else:
             encoding, data = b"base64", b'"' + b2a_base64(payload, newline=False) + b'"'
-        body = b'{"stream":%b,"nextOffset":"%020d","encoding":"%b","data":%b}' % (
-            name, batch.ends[index], encoding, data,
+        body = b'{"stream":%b,"incarnation":%d,"nextOffset":"%020d","encoding":"%b","data":%b}' % (
+            name, stream.sid, batch.ends[index], encoding, data,
         )  # fmt: skip
         # Only the last record of an append carries the token: a resume never splits an append.
         token = b"id: 0:%d\n" % batch.position if index == last else b""
