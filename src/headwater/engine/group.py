@@ -35,6 +35,7 @@ from headwater.model.events import (
 )
 from headwater.model.extents import Extent
 from headwater.model.forks import ColdOffset
+from headwater.model.lineage import Incarnation, Lineage
 from headwater.model.stream import Limits, Unchanged, decide, evolve
 from headwater.world import Catalog, Clock, Log
 
@@ -74,6 +75,7 @@ class Group:
         """Looks up a place that memory does not hold, then submits the command again."""
         self.domains: dict[str, Domain] = {}
         self.tally = Tally(clock)
+        self.lineage = Lineage(tuple(Incarnation(*one) for one in catalog.incarnations()))
         self.appends_count = 0
         self.next_sid = max(catalog.next_sid, 1)
         self._schedule = schedule

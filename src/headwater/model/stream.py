@@ -94,6 +94,7 @@ class Stream:
         "last_ms",
         "last_n",
         "last_write_ms",
+        "lost_at",
         "lost_position",
         "media",
         "parent",
@@ -146,6 +147,7 @@ class Stream:
         self.cold_end = row.cold_end
         self.cold_position = row.cold_position
         self.lost_position = row.lost_position
+        self.lost_at = row.lost_at
         self.timeline = Timeline(row.tail, row.count)
         self.touch(row.touched_ms)
 
@@ -179,6 +181,7 @@ class Stream:
             cold_end=self.cold_end,
             cold_position=self.cold_position,
             lost_position=self.lost_position,
+            lost_at=self.lost_at,
         )
 
     def touch(self, at_ms: int) -> None:
@@ -459,10 +462,10 @@ def evolve(stream: Stream, event: StreamEvent, position: int) -> None:
     elif isinstance(event, Touched):
         stream.touch(event.at_ms)
     elif isinstance(event, Trimmed):
-        _forget_before(stream, event.earliest, event.first_seq, event.position)
+        _forget_before(stream, event.earliest, event.first_seq, event.position, position)
     elif isinstance(event, SnapshotPublished):
         stream.snapshot = Snapshot(event.offset, event.content_type, event.blob, event.size)
-        _forget_before(stream, event.offset, event.first_seq, event.position)
+        _forget_before(stream, event.offset, event.first_seq, event.position, position)
     elif isinstance(event, Deleted):
         stream.soft_deleted = event.soft
     else:
@@ -470,11 +473,12 @@ def evolve(stream: Stream, event: StreamEvent, position: int) -> None:
     stream.position = position
 
 
-def _forget_before(stream: Stream, offset: int, seq: int, position: int) -> None:
+def _forget_before(stream: Stream, offset: int, seq: int, lost: int, position: int) -> None:
     """Moves the earliest offset. Records that forks still share stay where they are: only this stream lets them go."""
     stream.earliest = offset
     stream.first_seq = seq
-    stream.lost_position = max(stream.lost_position, position)
+    if lost > stream.lost_position:
+        stream.lost_position, stream.lost_at = lost, position
     if stream.snapshot is not None and stream.snapshot.offset < offset:
         stream.snapshot = None  # what lies between it and the earliest record is gone: it leads nowhere any more
     timeline = stream.timeline
