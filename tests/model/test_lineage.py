@@ -95,6 +95,6 @@ def test_what_is_let_through_is_the_same_history(acts: list[tuple[str, int, int]
             try:
                 here.check(log.log, log.newest.id, len(seen), len(written))
             except LogSetBack:
-                assert len(seen) > found or len(seen) == found and log.newest.id not in dict(here.incarnations)
+                assert len(seen) > found or (len(seen) == found and log.newest.id not in dict(here.incarnations))
             else:
                 assert seen == written[: len(seen)] and found == len(seen)

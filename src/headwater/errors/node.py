@@ -36,7 +36,7 @@ class AnotherLog(Failure):
 class LogSetBack(Failure):
     """It is the log, but not with the history that the client has seen: it was restored, or lost its end."""
 
-    def __init__(self, incarnation: str, position: int, end: int | None) -> None:
+    def __init__(self, incarnation: str, position: int, end: int | None = None) -> None:
         self.incarnation = incarnation
         self.position = position
         self.end = end
