@@ -23,8 +23,9 @@ from headwater.spark.folding import BadFold, load_function
 from headwater.spark.jobs.derive import Derivation, follow
 from headwater.spark.jobs.fold import fold
 from headwater.spark.jobs.route import route
-from headwater.spark.node import Node
+from headwater.spark.node import Node, Seen
 from headwater.spark.parts import Output, write_parts
+from headwater.spark.planning import head_of
 from headwater.spark.runs import JobRefused, Progress, silent
 from headwater.spark.tables import DerivedTable, arrow_schema, compact, output, read
 
@@ -74,7 +75,8 @@ class Running:
     def __init__(self, spark: SparkSession, node: Node, loaded: Loaded, progress: Progress) -> None:
         self._spark, self._node, self._progress = spark, node, progress
         self._pipeline, self._base, self._file = loaded.pipeline, loaded.base, loaded.file.name
-        self._position = -1
+        self._seen: Seen | None = None
+        """What everything is up to."""
         self._schemas: dict[str, StructType] = {}
         """Of the records, for tables from the source."""
         self.summary: dict[str, Any] = {"tables": {}, "streams": {}, "folds": []}
@@ -169,8 +171,8 @@ class Running:
     # ---- a cycle --------------------------------------------------------------------------------------------------
 
     def cycle(self) -> None:
-        position = self._node.groups()[0]["position"]
-        if position == self._position:
+        head = head_of(self._node)
+        if head.seen == self._seen and head.seen is not None:
             return
         for table in self._pipeline.ordered():
             told = self._derive(table) if table.is_typed else self._refresh(table)
@@ -181,7 +183,7 @@ class Running:
         self.summary["folds"] = [
             fold(
                 self._spark,
-                self._node,
+                self._node.expecting(head.seen),
                 mode=one.mode,
                 key=tuple(one.key),
                 deleted=one.deleted,
@@ -189,12 +191,12 @@ class Running:
                 bucket=one.bucket,
                 pattern=one.pattern,
                 min_records=one.min_records,
-                until=position,
+                until=head.offset(head.position),
                 progress=self._progress,
             )
             for one in self._pipeline.folds
         ]
-        self._position = position
+        self._seen = head.seen
 
     @staticmethod
     def _add(into: dict[str, Any], name: str, told: dict[str, Any]) -> None:

@@ -27,6 +27,7 @@ from headwater.model import names
 
 FLAT = parse.FLAT_PREFIX.encode()
 SUBSCRIPTIONS = FLAT + b"__ds/"
+OWN = b"/__headwater/"
 EXPECTED_LOG = b"headwater-expected-log"
 _KEYS_MAX = 65_536
 
@@ -79,8 +80,7 @@ class Routes:
         if request.method == b"OPTIONS":
             exchange.reply(exchange.responder.preflight(request.keep_alive))
             return
-        expected = request.headers.get(EXPECTED_LOG)
-        if expected is not None:
+        if path.startswith(OWN) and (expected := request.headers.get(EXPECTED_LOG)) is not None:
             self.expect(expected)
         for prefix, call in self._calls:
             if path.startswith(prefix):

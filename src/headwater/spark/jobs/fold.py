@@ -43,7 +43,10 @@ from headwater.spark.folding import (
 from headwater.spark.lakefile import LakeFile
 from headwater.spark.node import Node, NodeRefused
 from headwater.spark.objects import Place
+from headwater.spark.offsets import Offset
 from headwater.spark.options import BadOptions, parse
+from headwater.spark.planning import head_of
+from headwater.spark.resuming import resume
 from headwater.spark.runs import RUNS_BUCKET, JobRefused, Progress, silent
 from headwater.spark.tables import native_root
 
@@ -89,14 +92,14 @@ def fold(
     pattern: str | None = None,
     min_records: int = MIN_RECORDS,
     flush: bool = True,
-    until: int | None = None,
+    until: int | Offset | None = None,
     progress: Progress = silent,
 ) -> dict[str, object]:
     """Folds and publishes; safe to run twice, and at any time. Raises JobRefused.
 
     `flush` settles what is in the node's memory first; without it only what is in the lake by itself is folded, and
     what came later follows the snapshot as ordinary records. `until` leaves records with a later position in the log
-    alone, because others have yet to read them.
+    alone, because others have yet to read them; as an offset it also says of which log. Raises DataLoss for another one.
     """
     if min_records < 1:
         raise JobRefused("min_records is at least 1")
@@ -110,6 +113,10 @@ def fold(
         raise JobRefused(str(error)) from None
     if call is not None:
         _ship(call)
+    if isinstance(until, Offset):
+        node, until = resume(node, until, True).node, until.position
+    # Nothing is published on another log than the one that was read.
+    node = node.expecting(head_of(node).seen)
     if flush:
         node.flush()
     # In this order: records that settle later are in no file of the listing, and simply follow the snapshot.
