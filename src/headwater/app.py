@@ -35,6 +35,7 @@ from headwater.doors.http.buckets import Buckets
 from headwater.doors.http.bulk_snapshots import BulkSnapshots
 from headwater.doors.http.durable_streams import DurableStreams
 from headwater.doors.http.lake_calls import LakeCalls
+from headwater.doors.http.matches import Matches
 from headwater.doors.http.pipeline import Pipeline, check_log
 from headwater.doors.http.respond import Responder
 from headwater.doors.http.routes import Routes
@@ -217,6 +218,7 @@ class Node:
             self._lake_calls.register(routes)
         routes.call("/__headwater/usage", Usage(group.catalog).handle)
         routes.call("/__headwater/groups", pipeline.groups)
+        routes.call("/__headwater/matches", Matches(group).handle)
         routes.call("/__headwater/flush", pipeline.flush)
         routes.call("/__headwater/backup", self._backups(group, store, rng).handle)
         self._bulk_snapshots = BulkSnapshots(group, blobs, settings, rng)

@@ -192,6 +192,16 @@ class Node:
             yield from page["days"]
             after = page["next"]
 
+    def missing(self, wanted: dict[str, Any]) -> list[str]:
+        """Which of the names (`streams`, a `bucket` or a `pattern`) no stream goes by, as far as the node can tell."""
+        try:
+            found: list[str] = self.json("POST", "/__headwater/matches", wanted, repeat=True)["missing"]
+        except NodeRefused as refused:
+            if refused.status not in (404, 405):
+                raise
+            return []  # of an earlier version
+        return found
+
     def swap(self, remove: list[str], add: list[str]) -> dict[str, Any]:
         """Replaces files of the lake by others with the same live rows. Safe to repeat."""
         done: dict[str, Any] = self.json("POST", "/__headwater/lake/swap", {"remove": remove, "add": add}, repeat=True)

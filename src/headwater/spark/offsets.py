@@ -6,9 +6,12 @@ Owns the shape. Never judges whether a node still has what it speaks of: `resumi
      "log": "5b0c…",                                    which log that is a position of; absent in older checkpoints
      "incarnations": [["5b0c…", 0], ["9d1e…", 70112]],  the newest that the log has gone through, with their beginnings
      "after": 70112,                                    only when the batch does not begin where the one before it ended
-     "began": 91004}                                    until it has caught up: where the node was when the query began
+     "began": 91004,                                    until it has caught up: where the node was when the query began
+     "selection": {"bucket": "orders"},                 which streams it reads (a hash of a long list)
+     "past": {"of": {"subscribe": "a/1"}, "until": 70}} only of a batch from before the position, here up to 70, for
+                                                        streams that the query did not read while it read `of`
 
-It never names streams: two hundred thousand of them made a file of 5 MB for every batch.
+It never names streams one by one: two hundred thousand of them made a file of 5 MB for every batch.
 """
 
 from __future__ import annotations
@@ -22,12 +25,20 @@ GROUP = "0"
 """The one group of a node, as offsets name it."""
 
 
+class Past(NamedTuple):
+    of: dict[str, str]
+    """What the query read before it read more."""
+    until: int
+
+
 class Offset(NamedTuple):
     position: int
     log: str | None = None
     incarnations: tuple[Incarnation, ...] = ()
     after: int | None = None
     began: int | None = None
+    selection: dict[str, str] | None = None
+    past: Past | None = None
 
     @property
     def seen(self) -> Seen | None:
@@ -40,7 +51,8 @@ class Offset(NamedTuple):
         found: dict[str, Any] = {GROUP: self.position}
         if self.log is not None:
             found |= {"log": self.log, "incarnations": [list(one) for one in self.incarnations]}
-        beside = {"after": self.after, "began": self.began}
+        past = None if self.past is None else self.past._asdict()
+        beside = {"after": self.after, "began": self.began, "selection": self.selection, "past": past}
         return found | {name: value for name, value in beside.items() if value is not None}
 
 
@@ -53,8 +65,21 @@ def offset_of(document: dict[str, Any]) -> Offset:
     if not isinstance(incarnations, list):
         raise ValueError("incarnations")
     known = tuple(_incarnation(one) for one in incarnations)
-    beside = [None if document.get(name) is None else _whole(document[name]) for name in ("after", "began")]
-    return Offset(position, log, known, *beside)
+    after, began = (None if document.get(name) is None else _whole(document[name]) for name in ("after", "began"))
+    selection, past = document.get("selection"), document.get("past")
+    if selection is not None:
+        selection = _texts(selection)
+    if past is not None:
+        if not isinstance(past, dict) or set(past) != {"of", "until"}:
+            raise ValueError("past")
+        past = Past(_texts(past["of"]), _whole(past["until"]))
+    return Offset(position, log, known, after, began, selection, past)
+
+
+def _texts(value: Any) -> dict[str, str]:
+    if not isinstance(value, dict) or not all(isinstance(one, str) for one in value.values()):
+        raise ValueError("selection")
+    return value
 
 
 def _incarnation(entry: Any) -> Incarnation:

@@ -34,12 +34,14 @@ NAMES = (
     "maxBytesPerTrigger",
     "minPartitions",
     "failOnDataLoss",
+    "failOnNoMatch",
+    "addedStreams",
     "includeHeaders",
 )
-STREAMING_ONLY = ("maxOffsetsPerTrigger", "maxBytesPerTrigger")
+STREAMING_ONLY = ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "addedStreams")
 BATCH_ONLY = ("endingOffsets",)
 NAME_BYTES_MAX = 1_024
-OFFSET_KEYS = {GROUP, "log", "incarnations", "after", "began"}
+OFFSET_KEYS = {GROUP, "log", "incarnations", "after", "began", "selection", "past"}
 EARLIEST, LATEST = "earliest", "latest"
 
 
@@ -64,6 +66,9 @@ class Options(NamedTuple):
     parts_min: int | None
     fail_on_loss: bool
     with_headers: bool
+    fail_on_no_match: bool
+    added_from: str
+    """`earliest` or `latest`: where streams begin that a query did not read before it was stopped."""
     expected: tuple[Seen, ...] = ()
     """What positions that were given say of the log that they are of."""
 
@@ -96,6 +101,8 @@ def parse(given: Mapping[str, str]) -> Options:
         _count(found, "minPartitions"),
         _flag(found, "failOnDataLoss", True),
         _flag(found, "includeHeaders", False),
+        _flag(found, "failOnNoMatch", False),
+        _added(found),
         _expected(found),
     )
 
@@ -191,6 +198,23 @@ def _key(name: str) -> str:
 
 def _offsets(name: str, text: str) -> str | int:
     return text.lower() if text.lower() in (EARLIEST, LATEST) else offset_in(name, text).position
+
+
+def _added(found: Mapping[str, str]) -> str:
+    text = found.get("addedStreams", LATEST).lower()
+    if text not in (EARLIEST, LATEST):
+        raise BadOptions(f"addedStreams is {EARLIEST} or {LATEST}, not {text!r}")
+    return text
+
+
+def selection_of(spelled: Mapping[str, str]) -> Selection:
+    """The choice that `Selection.spelled` spelled. Raises BadOptions for one of which only a hash was kept."""
+    if "hash" in spelled:
+        raise BadOptions(
+            "the checkpoint holds only a hash of the streams that the query read, there were so many: addedStreams "
+            "cannot be earliest. Read the past of the others with a batch, or with another query"
+        )
+    return _selection(spelled)
 
 
 def _expected(found: Mapping[str, str]) -> tuple[Seen, ...]:

@@ -84,7 +84,6 @@ def restore(
     with telling():
         from headwater.spark.jobs.restore import planned, restore
         from headwater.spark.objects import Place
-        from headwater.spark.runs import recorded
         from headwater.spark.session import session
 
         place = Place(source, endpoint, region)
@@ -100,11 +99,7 @@ def restore(
         spark = session("headwater restore", master)
         try:
             with progress() as tell:
-                summary = recorded(
-                    "restore",
-                    None,
-                    lambda: restore(spark, source=place, data=data, lake=target, backup=backup, progress=tell),
-                )
+                summary = restore(spark, source=place, data=data, lake=target, backup=backup, progress=tell)
         finally:
             spark.stop()
         show("restore", summary)

@@ -32,6 +32,15 @@ Master = Annotated[
     str | None,
     typer.Option("--master", metavar="URL", help="Spark master; else Spark's own settings, else local[*]."),
 ]
+RequireMatch = Annotated[
+    bool, typer.Option("--require-match", help="Fail when no stream goes by a name, the pattern or the bucket.")
+]
+AllowDataLoss = Annotated[
+    bool,
+    typer.Option(
+        "--allow-data-loss", help="Go on when records are gone, or the node is another one or was restored."
+    ),
+]
 URL_DEFAULT = "http://127.0.0.1:4437"
 IMPATIENCE_S = 2.0
 """How long somebody at a terminal waits for a node that may not be there at all."""
@@ -44,7 +53,7 @@ def run(name: str, url: str, token: str | None, master: str | None, job: Job, **
     with telling():
         from headwater.spark.failures import cause, quiet, spark_errors
         from headwater.spark.node import Node
-        from headwater.spark.runs import JobRefused, recorded
+        from headwater.spark.runs import JobRefused
         from headwater.spark.session import session
 
         Node(url, token, IMPATIENCE_S).groups()  # before Spark is started: a wrong address is told at once
@@ -53,13 +62,22 @@ def run(name: str, url: str, token: str | None, master: str | None, job: Job, **
         quiet(spark)
         try:
             with progress() as tell:
-                summary = recorded(name, node, lambda: job(spark, node, tell))
+                summary = job(spark, node, tell)
         except spark_errors() as error:
             raise JobRefused(cause(error)) from error
         finally:
             spark.stop()
         show(name, summary)
+        warnings = summary.get("warnings")
+        for warning in warnings if isinstance(warnings, list) else []:
+            typer.echo(printable(f"warning: {warning}"), err=True)
         return summary
+
+
+def ended(summary: dict[str, object]) -> None:
+    """Exit code 1 for a job that found something that somebody should look at."""
+    if summary["outcome"] != "done":
+        raise typer.Exit(1)
 
 
 def show(name: str, summary: dict[str, object]) -> None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from headwater.spark.chunks import CHUNK_BYTES_MAX, CHUNK_ROWS_MAX
 from headwater.spark.failures import failed, refused, spark_errors
 from headwater.spark.node import Node
-from headwater.spark.runs import JobRefused, Progress, silent
+from headwater.spark.runs import JobRefused, Progress, recorded, silent
 from headwater.spark.sink import to_streams
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ class Input(NamedTuple):
     size_bytes: int
 
 
+@recorded("backfill")
 def backfill(
     spark: SparkSession,
     node: Node,
