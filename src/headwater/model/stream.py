@@ -441,7 +441,9 @@ def evolve(stream: Stream, event: StreamEvent, position: int) -> None:
         producer = event.producer
         if producer is not None:
             if event.forget_before_ms:
-                _forget(stream.producers, event.forget_before_ms)
+                seen = stream.producers
+                for name in [name for name, state in seen.items() if state[2] < event.forget_before_ms]:
+                    del seen[name]
             stream.producers[producer.id] = (producer.epoch, producer.seq, event.at_ms)
         if event.stream_seq is not None:
             stream.stream_seq = event.stream_seq
@@ -495,8 +497,3 @@ def settle(stream: Stream, end: int, position: int) -> int:
     stream.cold_end = max(stream.cold_end, end)
     stream.position = position
     return timeline.drop_before(index)
-
-
-def _forget(seen: dict[str, Seen], before_ms: int) -> None:
-    for name in [name for name, state in seen.items() if state[2] < before_ms]:
-        del seen[name]
