@@ -36,7 +36,8 @@ from headwater.doors.http.buckets import Buckets
 from headwater.doors.http.bulk_snapshots import BulkSnapshots
 from headwater.doors.http.durable_streams import DurableStreams
 from headwater.doors.http.lake_calls import LakeCalls
-from headwater.doors.http.pipeline import Pipeline
+from headwater.doors.http.matches import Matches
+from headwater.doors.http.pipeline import Pipeline, check_log
 from headwater.doors.http.respond import Responder
 from headwater.doors.http.routes import Routes
 from headwater.doors.http.server import HttpServer
@@ -51,7 +52,7 @@ from headwater.engine.by_id import ById
 from headwater.engine.cold import Reads
 from headwater.engine.flush import Flusher
 from headwater.engine.group import Group
-from headwater.engine.recovery import LogContradiction, recover
+from headwater.engine.recovery import LogContradiction, begin_incarnation, recover
 from headwater.engine.swap import Swapper
 from headwater.engine.sweep import Sweeper
 from headwater.engine.upkeep import Upkeep
@@ -168,6 +169,7 @@ class Node:
         if count:
             took_s = round(loop.time() - began_s, 3)
             log.info("recovered", events=count, streams=len(group.shelf.streams), seconds=took_s)
+        begin_incarnation(group, rng)
         wal.start(self._progress)
         subscriptions.start()
         self._upkeep = Upkeep(
@@ -207,6 +209,7 @@ class Node:
             settings, streams, buckets, Snapshots(group, reads, blobs, settings, rng), Batches(group, settings)
         )
         routes.call("/__headwater/buckets", buckets.by_any_name)
+        routes.expect = partial(check_log, group)
         routes.call("/__headwater/tail", Tails(group, settings).handle)
         pipeline = Pipeline(group, self._flusher, encode_feed, None if settings.memory else self._describer(store))
         routes.call("/__headwater/lake", pipeline.lake)
@@ -221,6 +224,7 @@ class Node:
         routes.call("/__headwater/usage", Usage(group.catalog).handle)
         routes.call("/__headwater/groups", pipeline.groups)
         Administration(group, settings, lambda: self._address).register(routes)
+        routes.call("/__headwater/matches", Matches(group).handle)
         routes.call("/__headwater/flush", pipeline.flush)
         routes.call("/__headwater/backup", self._backups(group, store, rng).handle)
         self._bulk_snapshots = BulkSnapshots(group, blobs, settings, rng)

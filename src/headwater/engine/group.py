@@ -35,6 +35,7 @@ from headwater.model.events import (
 )
 from headwater.model.extents import Extent
 from headwater.model.forks import ColdOffset
+from headwater.model.lineage import Incarnation, Lineage
 from headwater.model.stream import Limits, Unchanged, decide, evolve
 from headwater.model.timeline import RECORD_BYTES
 from headwater.world import Catalog, Clock, Log
@@ -75,6 +76,7 @@ class Group:
         """Looks up a place that memory does not hold, then submits the command again."""
         self.domains: dict[str, Domain] = {}
         self.tally = Tally(clock)
+        self.lineage = Lineage(tuple(Incarnation(*one) for one in catalog.incarnations()))
         self.appends_count = 0
         self.settled_count = 0
         """Files that records settled into since the start."""

@@ -1,6 +1,7 @@
 """Start-up: the catalog says what was true at a position, the log says what happened since.
 
-Owns the fold of a log over a catalog. Never decides again: events are facts and only `evolve` is run on them.
+Owns the fold of a log over a catalog, and the mark that each start leaves. Never decides again: events are facts and
+only `evolve` is run on them.
 
 A catalog row may be newer than the catalog's position (checkpoints are taken while writes go on), so each row carries
 its own. An event at or below its stream's row position changes nothing there, but its payload, which only the log
@@ -24,6 +25,9 @@ from headwater.model.events import (
     Trimmed,
 )
 from headwater.model.stream import evolve, initial_id
+from headwater.world import Rng
+
+INCARNATION_BYTES = 8
 
 
 class LogContradiction(Exception):
@@ -33,6 +37,12 @@ class LogContradiction(Exception):
 def recover(group: Group) -> int:
     """Folds the whole retained log into `group`; returns how many events it held. Linear in the retained log."""
     return _Fold(group).run()
+
+
+def begin_incarnation(group: Group, rng: Rng) -> None:
+    """Whatever this start makes of the log is told from what others make of a copy of it. Nothing is served before."""
+    group.lineage = group.lineage.begun(rng.token(INCARNATION_BYTES).hex(), group.log.tail)
+    group.catalog.keep_incarnations(group.lineage.incarnations)
 
 
 class _Fold:

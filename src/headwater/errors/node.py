@@ -8,7 +8,9 @@ from __future__ import annotations
 from headwater.errors.base import Failure
 
 __all__ = [
+    "AnotherLog",
     "InternalError",
+    "LogSetBack",
     "LogUnavailable",
     "NoSuchNode",
     "Overloaded",
@@ -17,6 +19,37 @@ __all__ = [
 ]
 
 RETRY_AFTER_S = 1
+
+
+class AnotherLog(Failure):
+    """The log is not the one that the client has positions of."""
+
+    def __init__(self, expected: str, found: str) -> None:
+        self.expected = expected
+        self.found = found
+
+    def message(self) -> str:
+        return (
+            f"log {self.expected} was expected, and this is log {self.found}: another node answers here, or its data "
+            "directory was made anew"
+        )
+
+
+class LogSetBack(Failure):
+    """It is the log, but not with the history that the client has seen: it was restored, or lost its end."""
+
+    def __init__(self, incarnation: str, position: int, end: int | None = None) -> None:
+        self.incarnation = incarnation
+        self.position = position
+        self.end = end
+        """Where that incarnation ended in this log; None when it is not in it at all."""
+
+    def message(self) -> str:
+        why = "is not in this log at all" if self.end is None else f"ended at {self.end}"
+        return (
+            f"position {self.position} was expected, of the log's incarnation {self.incarnation}, which {why}: the "
+            "node was restored from a backup or a copy, or lost the end of its log"
+        )
 
 
 class LogUnavailable(Failure):

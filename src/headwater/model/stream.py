@@ -94,6 +94,7 @@ class Stream:
         "last_ms",
         "last_n",
         "last_write_ms",
+        "lost_at",
         "lost_position",
         "media",
         "parent",
@@ -146,6 +147,7 @@ class Stream:
         self.cold_end = row.cold_end
         self.cold_position = row.cold_position
         self.lost_position = row.lost_position
+        self.lost_at = row.lost_at
         self.timeline = Timeline(row.tail, row.count)
         self.touch(row.touched_ms)
 
@@ -179,6 +181,7 @@ class Stream:
             cold_end=self.cold_end,
             cold_position=self.cold_position,
             lost_position=self.lost_position,
+            lost_at=self.lost_at,
         )
 
     def touch(self, at_ms: int) -> None:
@@ -440,7 +443,9 @@ def evolve(stream: Stream, event: StreamEvent, position: int) -> None:
         producer = event.producer
         if producer is not None:
             if event.forget_before_ms:
-                _forget(stream.producers, event.forget_before_ms)
+                seen = stream.producers
+                for name in [name for name, state in seen.items() if state[2] < event.forget_before_ms]:
+                    del seen[name]
             stream.producers[producer.id] = (producer.epoch, producer.seq, event.at_ms)
         if event.stream_seq is not None:
             stream.stream_seq = event.stream_seq
@@ -461,10 +466,10 @@ def evolve(stream: Stream, event: StreamEvent, position: int) -> None:
     elif isinstance(event, Touched):
         stream.touch(event.at_ms)
     elif isinstance(event, Trimmed):
-        _forget_before(stream, event.earliest, event.first_seq, event.position)
+        _forget_before(stream, event.earliest, event.first_seq, event.position, position)
     elif isinstance(event, SnapshotPublished):
         stream.snapshot = Snapshot(event.offset, event.content_type, event.blob, event.size)
-        _forget_before(stream, event.offset, event.first_seq, event.position)
+        _forget_before(stream, event.offset, event.first_seq, event.position, position)
     elif isinstance(event, Deleted):
         stream.soft_deleted = event.soft
     else:
@@ -472,14 +477,15 @@ def evolve(stream: Stream, event: StreamEvent, position: int) -> None:
     stream.position = position
 
 
-def _forget_before(stream: Stream, offset: int, seq: int, position: int) -> None:
+def _forget_before(stream: Stream, offset: int, seq: int, lost: int, position: int) -> None:
     """Moves the earliest offset. Records that forks still share stay where they are: only this stream lets them go.
 
     A snapshot stays, even one that the earliest record has left behind: it is the only copy of what its author folded.
     """
     stream.earliest = offset
     stream.first_seq = seq
-    stream.lost_position = max(stream.lost_position, position)
+    if lost > stream.lost_position:
+        stream.lost_position, stream.lost_at = lost, position
     timeline = stream.timeline
     if not stream.children and offset > timeline.start:
         timeline.drop_before(timeline.index_until(offset))
@@ -494,8 +500,3 @@ def settle(stream: Stream, end: int, position: int) -> int:
     stream.cold_end = max(stream.cold_end, end)
     stream.position = position
     return timeline.drop_before(index)
-
-
-def _forget(seen: dict[str, Seen], before_ms: int) -> None:
-    for name in [name for name, state in seen.items() if state[2] < before_ms]:
-        del seen[name]

@@ -43,7 +43,7 @@ def status(
             typer.echo(json.dumps(run))
             continue
         began = datetime.fromtimestamp(run.pop("began_ms") / 1_000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
-        head = f"{began}  {run.pop('job'):<10} {run.pop('outcome'):<7} {run.pop('seconds')} s"
+        head = f"{began}  {run.pop('job'):<10} {run.pop('outcome'):<8} {run.pop('seconds')} s"
         typer.echo(printable(f"{head}  {json.dumps(run)}"))
     if not runs:
         typer.echo("no job has run against this node yet", err=True)

@@ -84,7 +84,6 @@ def restore(
     with telling():
         from headwater.spark.jobs.restore import planned, restore
         from headwater.spark.objects import Place
-        from headwater.spark.runs import recorded
 
         place = Place(source, endpoint, region)
         if list_only:
@@ -97,11 +96,7 @@ def restore(
         target = lake if lake == "auto" else Place(lake, lake_endpoint, lake_region)
         planned(place, data, target, backup)  # before Spark is started: what cannot be done is told at once
         with sparked("restore", master) as spark, progress() as tell:
-            summary = recorded(
-                "restore",
-                None,
-                lambda: restore(spark, source=place, data=data, lake=target, backup=backup, progress=tell),
-            )
+            summary = restore(spark, source=place, data=data, lake=target, backup=backup, progress=tell)
         show("restore", summary)
         where = "" if lake == "auto" else f" --lake {lake}"
         typer.echo(printable(f"start it with: headwater serve --data {data}{where}"), err=True)

@@ -37,6 +37,15 @@ Master = Annotated[
     str | None,
     typer.Option("--master", metavar="URL", help="Spark master; else Spark's own settings, else local[*]."),
 ]
+RequireMatch = Annotated[
+    bool, typer.Option("--require-match", help="Fail when no stream goes by a name, the pattern or the bucket.")
+]
+AllowDataLoss = Annotated[
+    bool,
+    typer.Option(
+        "--allow-data-loss", help="Go on when records are gone, or the node is another one or was restored."
+    ),
+]
 Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="Show what Spark logs, and where in the code a failure came from.")
 ]
@@ -67,13 +76,15 @@ def run(name: str, url: str, token: str | None, master: str | None, job: Job, **
     """Runs a job on a session made for it; a bar on a terminal, and one line of JSON at the end on standard output."""
     with telling():
         from headwater.spark.node import Node
-        from headwater.spark.runs import recorded
 
         Node(url, token, IMPATIENCE_S).groups()  # before Spark is started: a wrong address is told at once
         node = Node(url, token)
         with sparked(name, master, **conf) as spark, progress() as tell:
-            summary = recorded(name, node, lambda: job(spark, node, tell))
+            summary = job(spark, node, tell)
         show(name, summary)
+        warnings = summary.get("warnings")
+        for warning in warnings if isinstance(warnings, list) else []:
+            typer.echo(printable(f"warning: {warning}"), err=True)
         return summary
 
 
@@ -93,6 +104,10 @@ def sparked(name: str, master: str | None, **conf: str) -> Iterator[SparkSession
         raise refused(error) from error
     finally:
         spark.stop()
+def ended(summary: dict[str, object]) -> None:
+    """Exit code 1 for a job that found something that somebody should look at."""
+    if summary["outcome"] != "done":
+        raise typer.Exit(1)
 
 
 def show(name: str, summary: dict[str, object]) -> None:

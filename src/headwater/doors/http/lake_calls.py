@@ -66,13 +66,16 @@ class Loss(msgspec.Struct, frozen=True):
     incarnation: int
     position: int
     """Log position of the newest record that the stream let go of."""
+    at: int
+    """Log position at which it did, at the latest."""
     earliest: str
     """Offset of the oldest record it has left."""
 
     @classmethod
     def of(cls, stream: StreamRow | LiveStream) -> Loss:
         key = stream.key
-        return cls(bucket_of(key), stream_of(key), stream.sid, stream.lost_position, offsets.show(stream.earliest))
+        at = stream.lost_at or stream.position
+        return cls(bucket_of(key), stream_of(key), stream.sid, stream.lost_position, at, offsets.show(stream.earliest))
 
 
 class Book(Protocol):
@@ -148,6 +151,8 @@ class LakeCalls:
             raise Overloaded(f"the table does not hold {missing}; headwater lake verify tells more") from None
         facts = {
             "group": 0,
+            "log": self._group.lineage.log,
+            "incarnation": self._group.lineage.newest.id,
             "lake_position": position,
             "lake": self._place,
             "unused_ms_max": self._unused_ms_max,

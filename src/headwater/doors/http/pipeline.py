@@ -3,9 +3,15 @@
 Owns `/__headwater/groups/{g}/feed` and `/cut`, `/__headwater/groups`, `/__headwater/flush/...` and `/__headwater/lake`,
 which says what the lake holds. Never reads records from it.
 
+Positions are those of one log. `groups` says which, and `groups/0/incarnations` all that it has gone through (see
+`model/lineage.py`); whoever goes on from a position says so with every call below `/__headwater`:
+
+    Headwater-Expected-Log: <log>/<incarnation>/<position>
+
 The feed answers with Arrow IPC, rows as in the lake, in the order of the log:
 
     GET /__headwater/groups/0/feed?from=<position>&to=<position>&max_bytes=<n>
+    Headwater-Log: 5b0c…/9d1e…           the log and its incarnation now
     Headwater-Position: 81236            complete up to here: the next `from`
     Headwater-Lake-Position: 70412       everything at or below this is in the lake
     Headwater-Settled-Position: 70398    nothing behind this is in the lake
@@ -17,6 +23,7 @@ in the lake and not here. `cut` tells how far a number of records or bytes behin
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -28,17 +35,30 @@ from headwater.engine.group import Group
 from headwater.engine.hot import walk
 from headwater.engine.live import LiveStream
 from headwater.engine.signal import synced
-from headwater.errors import BadQuery, NoSuchRoute, OffsetGone
+from headwater.errors import BadHeader, BadQuery, NoSuchRoute, OffsetGone
 
 FEED_BYTES_DEFAULT = 16 * 1024 * 1024
 FEED_BYTES_MAX = 64 * 1024 * 1024
 _FAR = 1 << 62
 _NAME_BYTES_MAX = 16_384
 """A stream that exists was named within the limit of its time."""
+INCARNATIONS_TOLD = 8
+"""The newest ones: enough for whoever comes back to find where two copies of a log part."""
 ARROW = "application/vnd.apache.arrow.stream"
 
 Encode = Callable[[list[Batch], int], bytes]
 """Batches and the group's number into Arrow IPC. Runs in a worker thread."""
+
+
+_EXPECTED = re.compile(rb"([0-9a-f]{1,64})/([0-9a-f]{1,64})/([0-9]{1,18})")
+
+
+def check_log(group: Group, expected: bytes) -> None:
+    """Raises AnotherLog or LogSetBack unless the log holds what the header says of it."""
+    found = _EXPECTED.fullmatch(expected)
+    if found is None:
+        raise BadHeader("Headwater-Expected-Log", "expected LOG/INCARNATION/POSITION, as /__headwater/groups has them")
+    group.lineage.check(found[1].decode(), found[2].decode(), int(found[3]), group.log.synced)
 
 
 class Pipeline:
@@ -63,6 +83,11 @@ class Pipeline:
         elif rest == b"/0/cut":
             exchange.only(b"GET")
             self._cut(exchange, query)
+        elif rest == b"/0/incarnations":
+            exchange.only(b"GET")
+            lineage = self._group.lineage
+            facts = {"log": lineage.log, "position": self._group.log.synced, "incarnations": lineage.incarnations}
+            exchange.json(200, facts)
         else:
             raise NoSuchRoute
 
@@ -70,6 +95,8 @@ class Pipeline:
         group = self._group
         return {
             "group": 0,
+            "log": group.lineage.log,
+            "incarnations": group.lineage.incarnations[-INCARNATIONS_TOLD:],
             "position": group.log.synced,
             "lake_position": group.lake_position(),
             "hot_bytes": group.shelf.hot_bytes,
@@ -96,6 +123,7 @@ class Pipeline:
         body = await asyncio.to_thread(self._encode, walked.batches, 0)
         headers = [
             ("Content-Type", ARROW),
+            ("Headwater-Log", f"{self._group.lineage.log}/{self._group.lineage.newest.id}"),
             ("Headwater-Position", str(walked.position)),
             ("Headwater-Lake-Position", str(walked.lake_position)),
             ("Headwater-Settled-Position", str(settled)),

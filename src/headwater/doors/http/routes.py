@@ -28,6 +28,8 @@ from headwater.model import names
 
 FLAT = parse.FLAT_PREFIX.encode()
 SUBSCRIPTIONS = FLAT + b"__ds/"
+OWN = b"/__headwater/"
+EXPECTED_LOG = b"headwater-expected-log"
 _KEYS_MAX = 65_536
 
 Page = Callable[[], tuple[int, str, bytes]]
@@ -53,6 +55,8 @@ class Routes:
         self._pages: dict[bytes, Page] = {}
         self._calls: list[tuple[bytes, Call]] = []
         self._keys: dict[bytes, str] = {}
+        self.expect: Callable[[bytes], None] = lambda expected: None
+        """Refuses a request that was meant for another log (see `pipeline`)."""
 
     def page(self, path: str, page: Page) -> None:
         """Serves a small page, such as /healthz, at a fixed path."""
@@ -77,6 +81,8 @@ class Routes:
         if request.method == b"OPTIONS":
             exchange.reply(exchange.responder.preflight(request.keep_alive))
             return
+        if path.startswith(OWN) and (expected := request.headers.get(EXPECTED_LOG)) is not None:
+            self.expect(expected)
         for prefix, call in self._calls:
             if path.startswith(prefix):
                 call(exchange, path[len(prefix) :], query)

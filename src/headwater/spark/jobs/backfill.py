@@ -21,7 +21,7 @@ from headwater.spark.badlines import first_bad_line, is_malformed
 from headwater.spark.chunks import CHUNK_BYTES_MAX, CHUNK_ROWS_MAX
 from headwater.spark.failures import cause, failed, refused, spark_errors
 from headwater.spark.node import Node
-from headwater.spark.runs import JobRefused, Progress, silent
+from headwater.spark.runs import JobRefused, Progress, recorded, silent
 from headwater.spark.sink import to_streams
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ class Input(NamedTuple):
     size_bytes: int
 
 
+@recorded("backfill")
 def backfill(
     spark: SparkSession,
     node: Node,
