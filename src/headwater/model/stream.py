@@ -478,10 +478,7 @@ def evolve(stream: Stream, event: StreamEvent, position: int) -> None:
 
 
 def _forget_before(stream: Stream, offset: int, seq: int, lost: int, position: int) -> None:
-    """Moves the earliest offset. Records that forks still share stay where they are: only this stream lets them go.
-
-    A snapshot stays, even one that the earliest record has left behind: it is the only copy of what its author folded.
-    """
+    """Moves the earliest offset. Records that forks share stay, and so does a snapshot: it is its author's only copy."""
     stream.earliest = offset
     stream.first_seq = seq
     if lost > stream.lost_position:
