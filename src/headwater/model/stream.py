@@ -478,7 +478,7 @@ def evolve(stream: Stream, event: StreamEvent, position: int) -> None:
 
 
 def _forget_before(stream: Stream, offset: int, seq: int, lost: int, position: int) -> None:
-    """Moves the earliest offset. Records that forks share stay, and so does a snapshot: it is its author's only copy."""
+    """Moves the earliest offset. Records that forks share stay; so does a snapshot, its author's only copy."""
     stream.earliest = offset
     stream.first_seq = seq
     if lost > stream.lost_position:
