@@ -288,6 +288,19 @@ def test_a_web_origin_is_taken(origin: str) -> None:
     assert load({"cors_origin": origin}, {}, None).cors_origin == origin
 
 
+@pytest.mark.parametrize("url", ["auto", "forwarded", "https://a.io", "http://[::1]:80", "https://a/b/", "http://a/"])
+def test_a_public_url_is_taken(url: str) -> None:
+    assert load({"public_url": url}, {}, None).public_url == url.rstrip("/")
+
+
+@pytest.mark.parametrize(
+    "url", ["a.example", "ftp://a", "https://", "https://a b", "https://u:p@a", "https://a?x=1", "https://a//b", "yes"]
+)
+def test_what_is_no_public_url_is_refused(url: str) -> None:
+    [problem] = refused({"public_url": url})
+    assert problem.startswith("--public-url: ")
+
+
 @pytest.mark.parametrize("origin", ["example.com", "https://a/b", "https://a\r\nX: y", "https://", "https://ä.example"])
 def test_what_is_no_web_origin_is_refused(origin: str) -> None:
     [problem] = refused({"cors_origin": origin})

@@ -9,12 +9,15 @@ needed=(
   "strace strace" # injects failing writes and syncs under a running node
   "chromium chromium" # meets a node as a browser does
   "java openjdk-17-jre-headless" # runs Spark
+  "nginx nginx-light" # stands in front of a node
 )
 
 if [ "${1-}" = bench ]; then
   needed+=("redis-server redis-server") # the peer of B7
 fi
 
+# Servers are there, and not everybody's PATH leads there.
+PATH="$PATH:/usr/sbin"
 missing=()
 for entry in "${needed[@]}"; do
   read -r program package <<<"$entry"

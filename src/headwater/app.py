@@ -29,13 +29,15 @@ from headwater.catalog.copy import copy_catalog
 from headwater.catalog.ledger import Ledger
 from headwater.catalog.sqlite import CatalogMismatch, SqliteCatalog
 from headwater.config import Settings
+from headwater.doors.http.administration import Administration
 from headwater.doors.http.backup import BackupDoor
 from headwater.doors.http.batch import Batches
 from headwater.doors.http.buckets import Buckets
 from headwater.doors.http.bulk_snapshots import BulkSnapshots
 from headwater.doors.http.durable_streams import DurableStreams
 from headwater.doors.http.lake_calls import LakeCalls
-from headwater.doors.http.pipeline import Pipeline
+from headwater.doors.http.matches import Matches
+from headwater.doors.http.pipeline import Pipeline, check_log
 from headwater.doors.http.respond import Responder
 from headwater.doors.http.routes import Routes
 from headwater.doors.http.server import HttpServer
@@ -50,7 +52,7 @@ from headwater.engine.by_id import ById
 from headwater.engine.cold import Reads
 from headwater.engine.flush import Flusher
 from headwater.engine.group import Group
-from headwater.engine.recovery import LogContradiction, recover
+from headwater.engine.recovery import LogContradiction, begin_incarnation, recover
 from headwater.engine.swap import Swapper
 from headwater.engine.sweep import Sweeper
 from headwater.engine.upkeep import Upkeep
@@ -100,7 +102,7 @@ def serve(settings: Settings) -> int:
             else:
                 runner.run(_run(settings))
     except (CannotStart, LogCorrupt, LogContradiction, CatalogMismatch, BadEntry, BadKeys) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(logging.escaped(f"error: {error}"), file=sys.stderr)
         return EXIT_FAILED
     return EXIT_OK
 
@@ -109,6 +111,7 @@ async def _run(settings: Settings) -> None:
     node = Node(settings)
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
+    logging.log_stray_exceptions(loop)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     try:
@@ -125,6 +128,7 @@ class Node:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._lock: IO[bytes] | None = None
+        self._address = ""
         self._group: Group | None = None
         self._upkeep: Upkeep | None = None
         self._flusher: Flusher | None = None
@@ -165,6 +169,7 @@ class Node:
         if count:
             took_s = round(loop.time() - began_s, 3)
             log.info("recovered", events=count, streams=len(group.shelf.streams), seconds=took_s)
+        begin_incarnation(group, rng)
         wal.start(self._progress)
         subscriptions.start()
         self._upkeep = Upkeep(
@@ -199,9 +204,12 @@ class Node:
         reads = self._reads = Reads(group, lake)
         group.resolve_cold = reads.resolve
         streams = DurableStreams(group, reads, settings, responder, clock, rng)
+        buckets = Buckets(group)
         routes = Routes(
-            settings, streams, Buckets(group), Snapshots(group, reads, blobs, settings, rng), Batches(group, settings)
+            settings, streams, buckets, Snapshots(group, reads, blobs, settings, rng), Batches(group, settings)
         )
+        routes.call("/__headwater/buckets", buckets.by_any_name)
+        routes.expect = partial(check_log, group)
         routes.call("/__headwater/tail", Tails(group, settings).handle)
         pipeline = Pipeline(group, self._flusher, encode_feed, None if settings.memory else self._describer(store))
         routes.call("/__headwater/lake", pipeline.lake)
@@ -215,6 +223,8 @@ class Node:
             self._lake_calls.register(routes)
         routes.call("/__headwater/usage", Usage(group.catalog).handle)
         routes.call("/__headwater/groups", pipeline.groups)
+        Administration(group, settings, lambda: self._address).register(routes)
+        routes.call("/__headwater/matches", Matches(group).handle)
         routes.call("/__headwater/flush", pipeline.flush)
         routes.call("/__headwater/backup", self._backups(group, store, rng).handle)
         self._bulk_snapshots = BulkSnapshots(group, blobs, settings, rng)
@@ -234,7 +244,8 @@ class Node:
         except OSError as error:
             why = f"cannot listen on {settings.listen}: {error.strerror}; choose another --listen"
             raise CannotStart(why) from None
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self._address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return self._address
 
     def _describer(self, store: ObjectStore) -> Callable[[], dict[str, Any]]:
         """Says what is in the lake, from a worker thread. Imports late: a node that settles nothing loads no Arrow."""
@@ -393,7 +404,7 @@ def _pages(
         Gauge("appends", "Appends accepted since the start.", lambda: group.appends_count, counts=True),
         Gauge("reads", "Stream reads since the start.", lambda: streams.reads_count, counts=True),
         Gauge("streams_loaded", "Streams whose metadata is in memory.", lambda: len(group.shelf.streams)),
-        Gauge("hot_bytes", "Payload bytes held in memory.", lambda: group.shelf.hot_bytes),
+        Gauge("hot_bytes", "Memory taken by records that have not settled.", lambda: group.shelf.hot_bytes),
         Gauge("log_tail_position", "Log position after the newest event.", lambda: group.log.tail, counts=True),
         Gauge("log_synced_position", "Position up to which the log is synced.", lambda: group.log.synced, counts=True),
         Gauge("log_failed", "1 when the log acknowledges nothing any more.", lambda: int(group.failed)),

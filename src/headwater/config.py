@@ -27,7 +27,7 @@ OFF = "off"
 # What the frame of one append needs beside its body in a log file: header, names, producer, checksum.
 FRAME_BYTES_RESERVED = MIB
 
-Kind = Literal["flag", "choice", "path", "listen", "door", "origin", "size", "whole"]
+Kind = Literal["flag", "choice", "path", "text", "listen", "door", "origin", "base", "size", "whole"]
 Value = bool | int | str
 
 
@@ -43,6 +43,8 @@ class Setting:
     low: int = 0
     high: int = 0
     choices: tuple[str, ...] = ()
+    form: str = ""
+    """What a text may be."""
 
     @property
     def flag(self) -> str:
@@ -61,12 +63,16 @@ class Setting:
                 return ", ".join(self.choices)
             case "path":
                 return "a directory"
+            case "text":
+                return self.form
             case "listen":
                 return "HOST:PORT, IPv6 in brackets, port 0 for any free one"
             case "door":
                 return "as listen, or off"
             case "origin":
                 return "* or SCHEME://HOST:PORT"
+            case "base":
+                return "auto, forwarded, or http(s)://HOST:PORT/PATH"
             case "size":
                 return f"{shown_size(self.low)} to {shown_size(self.high)}"
             case "whole":
@@ -97,6 +103,10 @@ def _size(panel: str, default: int, low: int, high: int, help: str) -> Any:
 
 def _whole(panel: str, default: int, low: int, high: int, help: str) -> Any:
     return _row(panel, "whole", default, help, low=low, high=high)
+
+
+def _text(panel: str, default: str, form: str, help: str) -> Any:
+    return _row(panel, "text", default, help, form=form)
 
 
 def _choice(panel: str, default: str, choices: tuple[str, ...], help: str) -> Any:
@@ -130,18 +140,26 @@ class Settings:
         STORAGE, 5_000, 10, HOUR_MS, "How often the catalog is checkpointed with its log position."
     )
     hot_bytes_max: int = _size(
-        STORAGE, 2 * GIB, MIB, 16 * TIB, "Payload kept in memory; above it appends are answered 503."
+        STORAGE,
+        2 * GIB,
+        MIB,
+        16 * TIB,
+        "Memory for records that have not settled and what waits for the disk; above it appends are answered 503.",
     )
 
-    lake: str = _row(
+    lake: str = _text(
         STORAGE,
-        "path",
         "auto",
-        "Where older records settle: a directory, s3://bucket/prefix, or auto for DATA/lake.",
+        "auto, a directory, or s3://BUCKET/PREFIX",
+        "Where older records settle; auto is DATA/lake.",
     )
-    lake_endpoint: str = _row(STORAGE, "path", "auto", "Address of an S3 server that is not Amazon's.")
-    lake_region: str = _row(STORAGE, "path", "auto", "Region of the S3 bucket; auto asks the environment.")
-    flush_bytes: int = _size(STORAGE, 64 * MIB, KIB, 16 * TIB, "Payload in memory at which it begins to settle.")
+    lake_endpoint: str = _text(
+        STORAGE, "auto", "auto, or http(s)://HOST:PORT", "Address of an S3 server; auto is Amazon's."
+    )
+    lake_region: str = _text(
+        STORAGE, "auto", "auto, or a name such as eu-central-1", "Region of the S3 bucket; auto asks the environment."
+    )
+    flush_bytes: int = _size(STORAGE, 64 * MIB, KIB, 16 * TIB, "Memory taken by records at which they begin to settle.")
     flush_interval_ms: int = _whole(
         STORAGE, 300_000, 10, 365 * DAY_MS, "Longest time a record stays in memory and log alone."
     )
@@ -167,7 +185,11 @@ class Settings:
     body_bytes_max: int = _size(HTTP, 64 * MIB, KIB, 4 * GIB, "Longest request body; a longer one is answered 413.")
     snapshot_bytes_max: int = _size(HTTP, 128 * MIB, KIB, 4 * GIB, "Longest snapshot; a longer one is answered 413.")
     bodies_bytes_max: int = _size(
-        HTTP, GIB, MIB, 16 * TIB, "Request bodies still arriving, all together; above it they are answered 503."
+        HTTP,
+        GIB,
+        MIB,
+        16 * TIB,
+        "Request bodies that arrive or are being read, all together; above it more are answered 503.",
     )
     head_bytes_max: int = _size(HTTP, 32 * KIB, KIB, MIB, "Longest request line and headers together.")
     header_count_max: int = _whole(HTTP, 100, 8, 10_000, "Most headers in one request.")
@@ -177,6 +199,20 @@ class Settings:
     connections_max: int = _whole(HTTP, 20_000, 1, 1_000_000, "Most connections open at once.")
     write_buffer_bytes_max: int = _size(
         HTTP, 256 * KIB, KIB, GIB, "Unsent bytes of one connection before its reader is held back."
+    )
+    # At most as many as have their sizes within FRAME_BYTES_RESERVED; at least what the Spark sink puts into a chunk.
+    append_records_max: int = _whole(
+        HTTP,
+        10_000,
+        1_000,
+        200_000,
+        "Most records in one append; one request of many appends brings ten times as many. More are answered 413.",
+    )
+    public_url: str = _row(
+        HTTP,
+        "base",
+        "auto",
+        "Where clients reach the server, for URLs in answers: by Host, by a proxy's X-Forwarded headers, or as given.",
     )
     cors_origin: str = _row(HTTP, "origin", "*", "Web origin that may use the server from a browser.")
 
@@ -225,7 +261,7 @@ class Settings:
         "Form of log lines; auto is text on a terminal and json elsewhere.",
     )
 
-    profile: str = _row(LOGGING, "path", "off", "File for a profile of the event loop, written on shutdown.")
+    profile: str = _text(LOGGING, "off", "off, or a file", "File for a profile of the event loop, written on shutdown.")
 
     @property
     def listen_address(self) -> tuple[str, int]:

@@ -26,6 +26,7 @@ _SIZE_UNITS = {"": 1, "b": 1, "kib": KIB, "mib": MIB, "gib": GIB, "tib": TIB}
 _WHOLE = re.compile(r"[0-9]{1,3}(?:_?[0-9]){0,16}")
 _SIZE = re.compile(rf"({_WHOLE.pattern})\s*([A-Za-z]*)")
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?")
+_BASE = re.compile(r"https?://(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?(/[A-Za-z0-9._~!$&'()*+,;=:@%-]+)*")
 _HOST_NAME = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(\.(?!-)[A-Za-z0-9_-]{1,63})*\.?")
 
 
@@ -42,7 +43,7 @@ def parsed(setting: Setting, raw: object, typed: bool) -> Value:
             raise Wrong(f"{raw!r} is neither true nor false", "write true or false")
         case "whole" | "size":
             return _bounded(setting, _number(setting, raw, text, typed))
-        case "choice" | "path" | "listen" | "door" | "origin":
+        case "choice" | "path" | "text" | "listen" | "door" | "origin" | "base":
             if text is None:
                 raise Wrong(f"{raw!r} is not text", f'write it in quotes: {setting.name} = "{setting.default}"')
             return _text(setting, text)
@@ -85,6 +86,11 @@ def _text(setting: Setting, text: str) -> str:
             raise Wrong(str(why), f"write HOST:PORT such as {setting.default} or [::1]:4437{off}") from None
     if setting.kind == "origin" and text != "*" and not _ORIGIN.fullmatch(text):
         raise Wrong(f"{text!r} is not a web origin", "write * or an origin such as https://app.example.com")
+    if setting.kind == "base" and text not in ("auto", "forwarded"):
+        text = text.rstrip("/")
+        if not _BASE.fullmatch(text):
+            example = "write auto, forwarded, or a URL such as https://streams.example.com"
+            raise Wrong(f"{text!r} is not where a server can be reached", example)
     return text
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -424,6 +424,14 @@ class Catalog(Protocol):
 
     def extents(self, sid: int, offset: int, count_max: int) -> list[Extent]:
         """Extents of a stream that end behind `offset`, in order, `count_max` at most."""
+        ...
+
+    def incarnations(self) -> list[tuple[str, int]]:
+        """What the log has gone through (see `model.lineage`), in order."""
+        ...
+
+    def keep_incarnations(self, incarnations: Sequence[tuple[str, int]]) -> None:
+        """They take the place of those that were kept. On return they are on stable storage."""
         ...
 
     def files(self) -> set[str]:

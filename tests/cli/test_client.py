@@ -148,8 +148,8 @@ def test_listing_walks_the_cursor_until_there_is_no_more() -> None:
         found = [stream["stream_id"] for page in http.streams(Client(script.url), "b x", "a/") for stream in page]
         assert found == ["a/1", "b"]
         assert [line.split()[1] for line in script.lines] == [
-            "/b%20x/streams?limit=1000&prefix=a%2F",
-            "/b%20x/streams?limit=1000&prefix=a%2F&after=a%2F1",
+            "/__headwater/buckets/b%20x/streams?limit=1000&prefix=a%2F",
+            "/__headwater/buckets/b%20x/streams?limit=1000&prefix=a%2F&after=a%2F1",
         ]
 
 

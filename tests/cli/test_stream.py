@@ -290,12 +290,28 @@ def test_listing_names_the_streams_of_a_bucket(hw: Typed) -> None:
     assert [stream["stream_id"] for stream in found] == ["a-1", "a-2"]
 
 
+SPEAKING = "shapes/a\x1b]0;x\x07\x9bm"
+
+
+@pytest.mark.parametrize("arguments", [("ls", "shapes"), ("ls", "shapes", "--json"), ("head", SPEAKING)])
+def test_a_stored_name_cannot_speak_to_the_terminal(hw: Typed, arguments: tuple[str, ...]) -> None:
+    hw("create", SPEAKING)
+    said = hw(*arguments).stdout
+    assert said and all(line.replace("\t", " ").isprintable() for line in said.splitlines())
+
+
 def test_listing_without_a_bucket_lists_the_default_one(hw: Typed, text: str) -> None:
     assert text in [line.split("\t")[0] for line in hw("ls").stdout.splitlines()]
 
 
 def test_listing_a_bucket_that_is_not_there_is_an_error(hw: Typed) -> None:
     assert hw("ls", "no-such-bucket", code=1).stderr.startswith("error: ")
+
+
+@pytest.mark.parametrize("bucket", ["cli", "Ünder", "x"])
+def test_ls_lists_a_bucket_whatever_its_name(hw: Typed, bucket: str) -> None:
+    hw("create", f"{bucket}/one", "--content-type", "text/plain")
+    assert [line.split("\t")[0] for line in hw("ls", bucket).stdout.splitlines()] == ["one"]
 
 
 def test_tail_of_a_closed_stream_prints_it_and_ends(hw: Typed, name: str) -> None:

@@ -18,7 +18,6 @@ from headwater.engine.checkpoint import checkpoint
 from headwater.engine.group import Group
 from headwater.engine.live import LiveStream
 from headwater.engine.recovery import recover
-from headwater.engine.shelf import held_bytes
 from headwater.errors import StreamNotFound, StreamSoftDeleted
 from headwater.log.wal import Wal
 from headwater.model import forks
@@ -334,7 +333,7 @@ def stream_state(stream: LiveStream) -> dict[str, Any]:
 def check_sums(node: Node) -> None:
     """Counters that have to agree with what they count."""
     shelf = node.group.shelf
-    assert shelf.hot_bytes == sum(map(held_bytes, shelf.streams.values()))
+    assert shelf.hot_bytes == sum(stream.timeline.held_bytes for stream in shelf.streams.values())
     floor = node.group.log_floor()
     for stream in shelf.streams.values():
         if stream.timeline.payloads:

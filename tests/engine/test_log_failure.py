@@ -9,7 +9,8 @@ from headwater.errors import LogUnavailable, Overloaded, StreamNotFound
 from headwater.model.commands import Append, Create, Delete, Durability
 from headwater.model.events import Appended, Deleted
 from headwater.world import BROKEN, LogFailure
-from tests.engine import KEY, Bench, Ear, Inbox
+from headwater.model.timeline import RECORD_BYTES
+from tests.engine import KEY, STEP, Bench, Ear, Inbox
 
 
 def test_everyone_who_waits_is_told_that_the_log_is_unavailable() -> None:
@@ -134,7 +135,7 @@ def test_above_the_ceiling_data_is_turned_away_until_some_is_deleted() -> None:
     bench.create("_default/other")
     bench.post(b"x" * 11)
     bench.sync()
-    assert bench.group.shelf.hot_bytes == 11
+    assert bench.group.shelf.hot_bytes == 11 + RECORD_BYTES
     logged = len(bench.log.events)
     assert isinstance(bench.post().outcome, Overloaded)
     assert isinstance(bench.submit(Create("_default/new", None, [b"x"]), "_default/new").outcome, Overloaded)
@@ -146,6 +147,25 @@ def test_above_the_ceiling_data_is_turned_away_until_some_is_deleted() -> None:
     bench.post(key="_default/other")
     bench.sync()
     assert bench.read("_default/other") == b"x"
+
+
+def test_what_waits_for_the_disk_counts_twice() -> None:
+    bench = Bench(hot_bytes_max=1 + RECORD_BYTES + STEP // 2)
+    bench.create()
+    bench.post()
+    assert isinstance(bench.post().outcome, Overloaded | None) and len(bench.log.events) == 2
+    bench.sync()
+    bench.post()
+    assert len(bench.log.events) == 3
+
+
+def test_records_count_with_what_they_take_beside_their_payload() -> None:
+    bench = Bench(hot_bytes_max=10 * RECORD_BYTES)
+    bench.create()
+    bench.submit(Append([b"x"] * 10))
+    bench.sync()
+    assert bench.group.shelf.hot_bytes == 10 * (RECORD_BYTES + 1)
+    assert isinstance(bench.post().outcome, Overloaded)
 
 
 def test_a_duplicate_is_recognised_and_a_stream_deleted_above_the_ceiling() -> None:

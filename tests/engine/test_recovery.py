@@ -11,9 +11,10 @@ import pytest
 from headwater.catalog.sqlite import SqliteCatalog
 from headwater.engine.checkpoint import checkpoint
 from headwater.engine.recovery import LogContradiction, recover
-from headwater.model.commands import Create, Delete, Durability, Fork, Retention, Trim
+from headwater.model.commands import Create, Delete, Durability, Fork, PublishSnapshot, Retention, Trim
 from headwater.model.events import Appended, BucketCreated, Created, Deleted, Event, Touched
-from headwater.model.row import BucketRow
+from headwater.model.row import BucketRow, Snapshot
+from headwater.model.timeline import RECORD_BYTES
 from tests.catalog import change, stream_row
 from tests.engine import KEY, Bench, HandLog
 
@@ -56,7 +57,7 @@ def test_an_empty_start_is_an_empty_group() -> None:
 def test_a_log_without_a_catalog_is_folded_from_its_beginning() -> None:
     bench = recovered([(10, created(records=[b"one"])), (20, appended(b"two", 3)), (30, Touched(1, 5_000))])
     assert bench.read() == b"onetwo"
-    assert bench.group.next_sid == 2 and bench.group.shelf.hot_bytes == 6
+    assert bench.group.next_sid == 2 and bench.group.shelf.hot_bytes == 6 + 2 * RECORD_BYTES
     assert list(bench.group.shelf.dirty) == [1]
     bench.post(b"three")
     bench.sync()
@@ -71,7 +72,7 @@ def test_events_that_the_row_tells_of_already_only_bring_their_payload_back() ->
     stream = bench.group.find(KEY, touch=False)
     assert stream.row() == row
     assert bench.read() == b"onetwoxyz" and stream.closed_visible
-    assert bench.group.shelf.dirty == {} and bench.group.shelf.hot_bytes == 9
+    assert bench.group.shelf.dirty == {} and bench.group.shelf.hot_bytes == 9 + 3 * RECORD_BYTES
     assert list(stream.timeline.positions) == [10, 20, 40]
 
 
@@ -152,6 +153,28 @@ def test_a_fork_reads_what_its_source_let_go_also_after_a_restart() -> None:
         again.submit(Delete())
         again.sync()
         assert again.group.shelf.streams == {} and again.group.shelf.hot_bytes == 0
+
+    asyncio.run(body())
+
+
+def test_a_trim_keeps_the_snapshot_it_passes_and_its_blob_is_discarded_once_a_newer_one_comes() -> None:
+    async def body() -> None:
+        live = Bench()
+        live.create()
+        for payload in (b"one", b"two", b"three"):
+            live.post(payload)
+        live.submit(PublishSnapshot(3, "text/plain", "snapshots/1/a", 1))
+        live.submit(Trim(6))
+        live.sync()
+        again = recovered(list(live.log.events))
+        for bench in (live, again):
+            stream = bench.group.find(KEY, touch=False)
+            assert (stream.earliest, stream.snapshot) == (6, Snapshot(3, "text/plain", "snapshots/1/a", 1))
+            assert list(bench.group.shelf.blobs_discarded) == []
+            bench.submit(PublishSnapshot(11, "text/plain", "snapshots/1/b", 1))
+            bench.submit(Delete())
+            bench.sync()
+            assert [blob for _, blob in bench.group.shelf.blobs_discarded] == ["snapshots/1/a", "snapshots/1/b"]
 
     asyncio.run(body())
 

@@ -77,7 +77,7 @@ def test_a_group_goes_on_after_a_restart_as_if_there_had_been_none(before: list[
         asyncio.run(body(Path(directory)))
 
 
-PLACES = ("position", "lost_position", "records")
+PLACES = ("position", "lost_position", "lost_at", "records")
 
 
 def without_places(found: dict) -> dict:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -272,22 +273,100 @@ def test_the_earliest_offset_that_410_names_can_be_read__section_3_4(stream: Str
     assert stream.read(earliest).body == b"two;"
 
 
-def test_bootstrap_never_hides_a_gap_when_retention_passes_the_snapshot__section_3_4(node: Node, bucket: str) -> None:
-    """A snapshot that does not reach the earliest retained offset is no start: what lies between is lost unsaid."""
-    stream = Stream(node, f"/ds/{bucket}/kept", TEXT)
-    assert stream.create(stream_retention_records="2").status == 201
+def kept_to(node: Node, path: str, records: int) -> Stream:
+    """A stream that keeps so many records, with one record and a snapshot behind it."""
+    stream = Stream(node, path, TEXT)
+    assert stream.create(stream_retention_records=str(records)).status == 201
     stream.append(b"0;")
-    assert stream.publish(stream.ends[0], b"0;").status == 204
+    assert stream.publish(stream.ends[0], b"state at 0", TEXT).status == 204
+    return stream
+
+
+def await_earliest(stream: Stream, offset: str) -> None:
+    deadline_s = time.monotonic() + WAIT_S
+    while stream.head().header("stream-earliest-offset") != offset:
+        assert time.monotonic() < deadline_s, stream.head()
+
+
+def assert_outrun(stream: Stream, snapshot: str, earliest: str) -> None:
+    """The snapshot is there, and bootstrap says that it is not enough."""
+    answer = stream.bootstrap()
+    assert (answer.status, answer.json()["error"]["code"]) == (410, "bootstrap_incomplete"), answer
+    assert answer.header("stream-earliest-offset") == earliest
+    assert answer.header("stream-snapshot-offset") == snapshot
+    assert snapshot in answer.json()["error"]["message"] and earliest in answer.json()["error"]["message"]
+    assert stream.snapshot().status == 307
+    assert stream.snapshot(snapshot).body == b"state at 0"
+    assert stream.head().header("stream-snapshot-offset") == snapshot
+    assert stream.read(snapshot).status == 410
+
+
+def test_a_snapshot_that_covers_what_retention_took_is_all_a_bootstrap_needs__section_3_4(
+    node: Node, bucket: str
+) -> None:
+    stream = kept_to(node, f"/ds/{bucket}/covered", 2)
     for n in range(1, 6):
         stream.append(b"%d;" % n)
-    deadline_s = time.monotonic() + WAIT_S
-    while stream.read().header("stream-earliest-offset") != stream.ends[3]:
-        assert time.monotonic() < deadline_s, stream.read()
+    await_earliest(stream, stream.ends[3])
+    assert stream.publish(stream.ends[4], b"state at 4", TEXT).status == 204
+    stream.append(b"6;")
+    other = kept_to(node, f"/ds/{bucket}/other", 2)
+    for n in range(1, 4):
+        other.append(b"%d;" % n)
+    await_earliest(other, other.ends[1])  # the policies were looked at since: they took nothing behind the snapshot
     answer = stream.bootstrap()
-    offset = answer.header("stream-snapshot-offset")
-    assert offset == "-1" or int(offset or 0) >= int(stream.ends[3])
-    latest = stream.snapshot()
-    assert latest.status == 404 or stream.read(next_offset(latest)).status == 200
+    assert [part.body for part in parts_of(answer)] == [b"state at 4", b"5;", b"6;"]
+    assert answer.header("stream-snapshot-offset") == stream.ends[4]
+
+
+def test_a_snapshot_that_retention_passed_stays_and_bootstrap_is_410_until_a_newer_one__section_3_4(
+    node: Node, bucket: str
+) -> None:
+    stream = kept_to(node, f"/ds/{bucket}/outrun", 2)
+    for n in range(1, 4):
+        stream.append(b"%d;" % n)
+    await_earliest(stream, stream.ends[1])
+    assert_outrun(stream, stream.ends[0], stream.ends[1])
+    assert stream.node.request("HEAD", f"{stream.path}/bootstrap").status == 410
+    assert stream.publish(stream.ends[2], b"state at 2", TEXT).status == 204
+    assert [part.body for part in parts_of(stream.bootstrap())] == [b"state at 2", b"3;"]
+    assert stream.snapshot(stream.ends[0]).status == 404
+
+
+def test_a_fork_of_a_stream_that_retention_passed_says_the_same__section_3_4(node: Node, bucket: str) -> None:
+    stream = kept_to(node, f"/ds/{bucket}/source", 2)
+    for n in range(1, 4):
+        stream.append(b"%d;" % n)
+    await_earliest(stream, stream.ends[1])
+    fork = Stream(node, f"{stream.path}-fork", TEXT)
+    assert fork.create(stream_forked_from=stream.path).status == 201
+    assert_outrun(fork, stream.ends[0], stream.ends[1])
+    assert stream.delete().status == 204
+    assert_outrun(fork, stream.ends[0], stream.ends[1])
+
+
+def test_a_snapshot_that_retention_passed_survives_a_kill__section_3_4(tmp_path: Path) -> None:
+    with Node.started(tmp_path) as node:
+        assert node.request("PUT", "/ds/bucket").status == 201
+        stream = kept_to(node, "/ds/bucket/outrun", 2)
+        for n in range(1, 4):
+            stream.append(b"%d;" % n)
+        await_earliest(stream, stream.ends[1])
+        for _ in range(2):
+            assert_outrun(stream, stream.ends[0], stream.ends[1])
+            node.restart()
+
+
+def test_without_any_snapshot_bootstrap_says_where_its_records_begin__section_3_2(node: Node, bucket: str) -> None:
+    stream = Stream(node, f"/ds/{bucket}/ring", TEXT)
+    assert stream.create(stream_retention_records="2").status == 201
+    for n in range(4):
+        stream.append(b"%d;" % n)
+    await_earliest(stream, stream.ends[1])
+    answer = stream.bootstrap()
+    assert (answer.status, answer.header("stream-snapshot-offset")) == (200, "-1")
+    assert answer.header("stream-earliest-offset") == stream.ends[1]
+    assert updates(answer) == [b"2;", b"3;"]
 
 
 def test_a_fork_of_a_snapshotted_stream_can_be_bootstrapped__section_3_4(node: Node, bucket: str) -> None:

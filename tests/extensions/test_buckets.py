@@ -17,6 +17,7 @@ from tests.extensions.surface import (
     fresh_name,
     make_bucket,
     make_stream,
+    names_of,
     next_offset,
     stream_count,
 )
@@ -283,3 +284,28 @@ def test_all_operations_of_the_base_protocol_apply__section_1_6(node: Node, buck
     assert stream.head().header("stream-closed") == "true"
     assert stream.delete().status == 204
     assert stream.head().status == 404
+
+
+@pytest.mark.parametrize("name", ["cli", "x", "Größe", "UPPER", "a" * 70, "__own", "a.b", "b c"])
+def test_a_bucket_that_only_flat_paths_can_name_is_listed_by_a_route_that_names_any(node: Node, name: str) -> None:
+    bucket = quote(name)
+    for stream in ("one", "two", "streams"):
+        assert node.request("PUT", f"/v1/stream/{bucket}/{stream}", TEXT).status == 201
+    path = f"/__headwater/buckets/{bucket}"
+    found = node.request("GET", path).json()
+    assert (found["bucket_id"], found["streams"]) == (name, 3)
+    page = node.request("GET", f"{path}/streams?limit=2").json()
+    assert names_of(page) == ["one", "streams"] and page["has_more"]
+    assert names_of(node.request("GET", f"{path}/streams?after={page['next_cursor']}").json()) == ["two"]
+    assert node.request("DELETE", path).status == 405
+
+
+@pytest.mark.parametrize("path", ["", "/", "/none", "/none/streams", "/cli/other", "//streams"])
+def test_the_route_that_names_any_bucket_knows_no_other(node: Node, path: str) -> None:
+    assert node.request("GET", f"/__headwater/buckets{path}").status == 404
+
+
+def test_both_routes_list_a_bucket_alike(node: Node, bucket: str) -> None:
+    make_stream(node, bucket, "one")
+    expected = node.request("GET", f"/{bucket}/streams").body
+    assert node.request("GET", f"/__headwater/buckets/{bucket}/streams").body == expected

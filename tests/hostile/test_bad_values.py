@@ -64,6 +64,9 @@ def test_an_enormous_ttl_is_refused_or_kept(node: Node, value: str) -> None:
         "2030-01-01 00:00:00Z",
         "99999-01-01T00:00:00Z",
         "-2030-01-01T00:00:00Z",
+        "9999-12-31T23:59:59-23:59",
+        "0001-01-01T00:00:00Z",
+        "0001-01-01T00:00:00+23:59",
         "é" * 10,
     ],
 )
@@ -73,6 +76,17 @@ def test_a_wrong_expiry_is_refused(node: Node, value: str) -> None:
     # RFC 3339 lets a space stand for the T.
     assert answer.status == 400 or (answer.status == 201 and " " in value), answer
     node.request("DELETE", "/v1/stream/bad/expiry")
+
+
+@pytest.mark.parametrize("header", [{"Stream-Expires-At": "9999-12-31T23:59:59.999Z"}, {"Stream-TTL": "999999999999"}])
+def test_the_furthest_expiry_is_shown_as_it_was_given(node: Node, header: dict[str, str]) -> None:
+    (given,) = header.items()
+    path = f"/v1/stream/bad/far-{given[0]}"
+    assert node.request("PUT", path, {**TEXT, **header}).status == 201
+    for _ in range(2):
+        assert node.request("HEAD", path).header(given[0]) == given[1]
+        assert node.request("GET", path).status == 200
+    assert node.request("DELETE", path).status == 204
 
 
 def test_two_ways_to_expire_at_once_are_refused(node: Node) -> None:

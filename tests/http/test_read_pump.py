@@ -94,7 +94,7 @@ def stream_of(content_type: str) -> LiveStream:
 def pumped(content_type: str, records: list[bytes], room: int, failure: Failure | None = None) -> tuple[Wire, Again]:
     again = Again(stream_of(content_type), records, failure)
     wire = Wire(room)
-    exchange: Any = SimpleNamespace(connection=wire, request=SimpleNamespace(keep_alive=True))
+    exchange: Any = SimpleNamespace(connection=wire, begin=wire.write, request=SimpleNamespace(keep_alive=True))
     ReadPump(exchange, b"head", again, again.part(0, len(records)))  # type: ignore[arg-type]
     wire.pass_turns()
     return wire, again
@@ -129,7 +129,7 @@ def test_a_long_body_lets_others_have_their_turn() -> None:
     records = [bytes([number]) * live.SLICE_BYTES for number in range(16)]
     again = Again(stream_of("text/plain"), records)
     wire = Wire(1_000)
-    exchange: Any = SimpleNamespace(connection=wire, request=SimpleNamespace(keep_alive=True))
+    exchange: Any = SimpleNamespace(connection=wire, begin=wire.write, request=SimpleNamespace(keep_alive=True))
     ReadPump(exchange, b"head", again, again.part(0, len(records)))  # type: ignore[arg-type]
     turns = 0
     while not wire.finished:

@@ -133,6 +133,7 @@ def test_a_control_event_says_where_to_go_on(end: int, cursor: int) -> None:
     assert control(sse.control_event(end, cursor, up_to_date=True, closed=False)) == more | {"upToDate": True}
     assert control(sse.control_event(end, cursor, up_to_date=True, closed=True)) == {
         "streamNextOffset": offset,
+        "upToDate": True,
         "streamClosed": True,
     }
 

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from headwater.model.timeline import RECORD_BYTES
 from tests.lake_node.surface import QUIET, append, create, flush
 from tests.support.http import Response
 from tests.support.node import Node
@@ -112,7 +113,7 @@ def test_a_flush_that_takes_one_stream_further_than_another_is_told_of(tmp_path:
             append(connection, "feed/small", b"waits")
             append(connection, "feed/large", b"x" * 724)
         deadline_s = time.monotonic() + WAIT_S
-        while state(node)["hot_bytes"] != len(b"waits"):
+        while state(node)["hot_bytes"] != len(b"waits") + RECORD_BYTES:
             assert time.monotonic() < deadline_s, state(node)
             time.sleep(0.02)
         lake = state(node)["lake_position"]
@@ -140,3 +141,19 @@ def read_whole(node: Node) -> None:
         rows = [row for task in planned.tasks for table in rows_of(planned.work, task) for row in table.to_pylist()]
         found = [len(row["payload"]) for row in sorted(rows, key=lambda row: row["position"])]
         assert found == ([300, 5, 724] if after == 0 else [5, 724])
+
+
+def test_a_flush_of_one_stream_is_told_though_the_lakes_position_stays(node: Node) -> None:
+    with node.connect() as connection:
+        for key in ("early/s", "late/s"):
+            create(connection, key)
+            append(connection, key, b"abc")
+    before = state(node)["lake_position"]
+    answer = node.request("GET", f"{GROUPS}/0/feed?from={before}")
+    assert int(answer.header("headwater-settled-position") or "") <= before
+    assert node.request("POST", "/__headwater/flush/late/s").status == 200
+    assert state(node)["lake_position"] == before, "the older record of the other stream is in memory"
+    answer = node.request("GET", f"{GROUPS}/0/feed?from={before}")
+    assert int(answer.header("headwater-settled-position") or "") > before
+    rows = pa.ipc.open_stream(answer.body).read_all().to_pylist()
+    assert [row["stream"] for row in rows] == ["s"] and rows[0]["bucket"] == "early"

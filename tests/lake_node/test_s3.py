@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from headwater.model.timeline import RECORD_BYTES
 from tests.lake_node.surface import QUIET, TEXT, append, assert_table_is_http, content, create, flush, metric, path_of
 from tests.support.http import Response
 from tests.support.node import Node, NotReady
@@ -121,7 +122,7 @@ def test_an_outage_refuses_appends_above_the_ceiling_and_heals_by_itself(
             accepted += 1
         assert refusal is not None and accepted * len(body) > 3 << 20
         assert (refusal.header("retry-after") or "").isdigit(), refusal
-        assert metric(node, "hot_bytes") <= (4 << 20) + len(body)
+        assert metric(node, "hot_bytes") <= (4 << 20) + len(body) + RECORD_BYTES
         # What memory holds is read as ever; what only the store holds is refused, and never guessed.
         expected = b"first\n" + body * accepted
         assert content(node, "s3/a") == expected
@@ -227,7 +228,7 @@ def test_hot_memory_stays_under_its_ceiling_before_a_slow_store(
             if (accepted + refused) % 10 == 0:
                 most = max(most, metric(node, "hot_bytes"))
     assert refused, "the writer never met the ceiling, so nothing was proved"
-    assert most <= ceiling + len(body)
+    assert most <= ceiling + len(body) + RECORD_BYTES
     healed(proxy)
     flush(node)
     assert content(node, "s3/a") == body * accepted

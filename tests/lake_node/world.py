@@ -18,7 +18,6 @@ from headwater.engine.cold import Reads
 from headwater.engine.flush import Flusher
 from headwater.engine.group import Outcome
 from headwater.engine.recovery import recover
-from headwater.engine.shelf import held_bytes
 from headwater.errors import BadQuery, Failure, OffsetBeyondTail, OffsetGone, StreamNotFound, StreamSoftDeleted
 from headwater.log.wal import Wal
 from headwater.model.commands import Append, Command, Create, Delete, Fork, PublishSnapshot, Trim
@@ -351,7 +350,7 @@ class World:
 
     async def check(self, pick: int, bytes_max: int) -> None:
         shelf = self.group.shelf
-        assert shelf.hot_bytes == sum(map(held_bytes, shelf.streams.values()))
+        assert shelf.hot_bytes == sum(stream.timeline.held_bytes for stream in shelf.streams.values())
         floor = self.group.log_floor()
         for live in shelf.streams.values():
             timeline = live.timeline

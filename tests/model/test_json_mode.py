@@ -6,12 +6,14 @@ from __future__ import annotations
 import json
 from typing import NoReturn
 
+import msgspec
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headwater.errors import BadBody
-from headwater.model.json_mode import array, messages, normalise
+from headwater.model.content_types import normalise
+from headwater.model.json_mode import array, fault, messages
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -121,3 +123,20 @@ def test_invalid_utf8_is_refused_wherever_it_hides(where: bytes, bad: bytes) -> 
 )
 def test_content_types_are_compared_without_case_and_parameters(given_: str, normal: str) -> None:
     assert normalise(given_) == normal
+
+
+@pytest.mark.parametrize(
+    "body",
+    [rb'{"a":"\ud800"}', rb'{"\ud800":1}', rb'"\ud800x"', rb'"\ud800xxxxxxxx"', rb'"\udc00"', rb'"\ud800\ud800"'],
+)
+def test_half_of_a_surrogate_pair_is_called_by_its_name(body: bytes) -> None:
+    with pytest.raises(msgspec.DecodeError) as caught:
+        msgspec.json.decode(body)
+    assert "surrogate" in fault(caught.value, body)
+
+
+@pytest.mark.parametrize("body", [b'{"a":', b'"abc', rb'"\ud83d\ude00', rb'"\\ud800'])
+def test_a_body_that_is_cut_off_is_called_truncated(body: bytes) -> None:
+    with pytest.raises(msgspec.DecodeError) as caught:
+        msgspec.json.decode(body)
+    assert "truncated" in fault(caught.value, body)

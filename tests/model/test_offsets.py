@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.errors import BadQuery
-from headwater.model.offsets import NOW, START, WIDTH, parse, show
+from headwater.errors import BadQuery, BadSnapshotOffset
+from headwater.model.offsets import NOW, START, WIDTH, parse, parse_snapshot, show
 
 offsets = st.integers(0, (1 << 64) - 1)
 
@@ -39,8 +39,22 @@ def test_any_other_text_is_refused_by_the_name_of_its_parameter(text: str) -> No
         assert parse(text) >= NOW
         return
     with pytest.raises(BadQuery) as caught:
-        parse(text, "from")
-    assert caught.value.name == "from"
+        parse(text)
+    assert caught.value.name == "offset"
+
+
+@given(offsets)
+def test_a_snapshot_is_named_by_an_offset_in_its_path(offset: int) -> None:
+    assert parse_snapshot(show(offset)) == offset
+    assert parse_snapshot("-1") == 0
+
+
+@pytest.mark.parametrize("segment", ["now", "", "1", "abc"])
+def test_a_refused_snapshot_offset_speaks_of_the_path_and_offers_no_now(segment: str) -> None:
+    with pytest.raises(BadSnapshotOffset) as caught:
+        parse_snapshot(segment)
+    assert "path" in caught.value.message()
+    assert "query" not in caught.value.message() and "now" not in caught.value.message()
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwater.model.timeline import Timeline
+from headwater.model.timeline import RECORD_BYTES, Timeline
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,9 @@ def test_dropping_the_oldest_leaves_the_rest_where_it_was(
     timeline, records = build(start, brought)
     count = min(count, len(records))
     gone = records[: max(count, 0)]
-    assert timeline.drop_before(count) == sum(len(record.payload) for record in gone)
+    held_bytes = timeline.held_bytes
+    assert timeline.drop_before(count) == sum(len(record.payload) + RECORD_BYTES for record in gone)
+    assert timeline.held_bytes == held_bytes - sum(len(record.payload) + RECORD_BYTES for record in gone)
     assert held(timeline) == records[len(gone) :]
     assert timeline.start == (gone[-1].end if gone else start)
     assert timeline.seq == 3 + len(gone)

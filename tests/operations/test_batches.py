@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.extensions.surface import BYTES, JSON, TEXT, Stream, make_bucket, make_stream, next_offset, token
+from tests.extensions.surface import BYTES, JSON, TEXT, Stream, dashed, make_bucket, make_stream, next_offset, token
 from tests.operations.conftest import New
 from tests.support.http import Response
 from tests.support.node import Node
@@ -24,8 +24,9 @@ def framed(payloads: list[bytes]) -> bytes:
     return b"".join(struct.pack(">I", len(payload)) + payload for payload in payloads)
 
 
-def batch(stream: Stream, payloads: list[bytes]) -> Response:
-    return stream.node.request("POST", f"{stream.path}/append-batch", stream.headers, framed(payloads))
+def batch(stream: Stream, payloads: list[bytes], **headers: str) -> Response:
+    path = f"{stream.path}/append-batch"
+    return stream.node.request("POST", path, stream.headers | dashed(headers), framed(payloads))
 
 
 def bulk(node: Node, entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -88,6 +89,28 @@ def test_a_closed_stream_refuses_every_frame__append_batch(bucketed: Stream) -> 
 def test_another_content_type_refuses_every_frame__append_batch(bucketed: Stream) -> None:
     answer = bucketed.node.request("POST", f"{bucketed.path}/append-batch", BYTES, framed([b"x", b"y"]))
     assert (answer.status, statuses(answer.json())) == (200, [409, 409])
+    assert bucketed.read().body == b""
+
+
+def test_the_last_frame_closes_the_stream__append_batch(bucketed: Stream) -> None:
+    answers = batch(bucketed, [b"one;", b"two;"], stream_closed="true").json()
+    assert [one.get("stream_closed") for one in answers] == [None, "true"]
+    answer = bucketed.read()
+    assert (answer.body, answer.header("stream-closed")) == (b"one;two;", "true")
+    assert statuses(batch(bucketed, [b"more"], stream_closed="true").json()) == [409]
+
+
+def test_a_last_frame_that_is_refused_closes_nothing__append_batch(node: Node) -> None:
+    stream = make_stream(node, make_bucket(node), headers=JSON)
+    assert statuses(batch(stream, [b"1", b"{"], stream_closed="true").json()) == [204, 400]
+    assert stream.head().header("stream-closed") is None
+
+
+@pytest.mark.parametrize("name", ["producer_id", "producer_epoch", "producer_seq", "stream_seq", "if_match"])
+def test_headers_that_judge_one_append_are_refused_not_ignored__append_batch(bucketed: Stream, name: str) -> None:
+    answer = batch(bucketed, [b"one;"], **{name: "1"})
+    assert (answer.status, answer.json()["error"]["code"]) == (400, "bad_header")
+    assert name.replace("_", "-") in answer.json()["error"]["message"].lower()
     assert bucketed.read().body == b""
 
 

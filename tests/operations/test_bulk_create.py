@@ -137,3 +137,22 @@ def test_every_stream_is_told_busy_when_memory_is_full__bulk_create(tmp_path: Pa
         answers = bulk(node, [{"stream": "made/late", "text": ["x"], **TEXTS}])
         assert [(one["status"], one["error"]["code"]) for one in answers] == [(503, "overloaded")]
         assert node.request("HEAD", "/v1/stream/made/late").status == 404
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["text/plain; a=b\r\nX-Injected: yes", "text/plain\r\n\r\n", "text/plain; a=\0", 'text/plain; a="é"', "text", ""],
+)
+def test_a_content_type_that_is_none_makes_no_stream__bulk_create(nowhere: Stream, node: Node, kind: str) -> None:
+    entry = {"stream": nowhere.path, "text": ["x"], "create": True, "content_type": kind}
+    for answers in (bulk(node, [entry]), packed(node, [entry])):
+        assert [(one["status"], one["error"]["code"]) for one in answers] == [(400, "bad_content_type")]
+    assert nowhere.head().status == 404
+
+
+@pytest.mark.parametrize("field", ["stream", "content_type", "producer_id", "stream_seq"])
+def test_half_of_a_surrogate_pair_is_refused_by_its_name__bulk_create(node: Node, field: str) -> None:
+    body = b'[{"stream":"x","text":["x"],"content_type":"text/plain","%s":"\\ud800"}]' % field.encode()
+    answer = node.request("POST", "/__headwater/append", {"Content-Type": "application/json"}, body)
+    assert answer.status == 400
+    assert "surrogate pair" in answer.json()["error"]["message"]

@@ -132,7 +132,7 @@ def test_refused_entries_are_told_why_and_leave_the_others_alone(node: Node, str
     )
     assert statuses(answers) == [204, 404, 409, 400, 410, 400, 400, 400, 400, 400, 204]
     codes = [one["error"]["code"] for one in answers[1:-1]]
-    assert codes[:4] == ["stream_not_found", "snapshot_beyond_tail", "bad_query", "offset_gone"]
+    assert codes[:4] == ["stream_not_found", "snapshot_beyond_tail", "bad_snapshot_offset", "offset_gone"]
     assert answers[2]["stream_next_offset"] == token(14)
     assert answers[4]["stream_earliest_offset"] == token(8)
     assert other.snapshot(token(0)).body == b"first" and stream.snapshot(token(14)).body == b"last"

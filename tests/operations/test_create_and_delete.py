@@ -190,3 +190,12 @@ def test_other_methods_are_405_and_name_those_that_are_not__delete_stream(new: N
     if answer.status == 405:
         allowed = set((answer.header("allow") or "").split(", "))
         assert {"GET", "HEAD", "PUT", "POST", "DELETE"} <= allowed
+
+
+@pytest.mark.parametrize("name", ["producer_id", "producer_epoch", "producer_seq", "stream_seq", "if_match"])
+def test_a_creation_refuses_the_headers_of_an_append__create(nowhere: Stream, name: str) -> None:
+    """A body of a repeated PUT is not appended: whether its producer's number counts as taken would be a guess."""
+    answer = nowhere.create(b"first", **{name: "0"})
+    assert (answer.status, answer.json()["error"]["code"]) == (400, "bad_header")
+    assert name.replace("_", "-") in answer.json()["error"]["message"].lower()
+    assert nowhere.head().status == 404

@@ -187,6 +187,45 @@ def test_a_cursor_sent_back_is_never_answered_with_the_same_one__long_poll(new: 
         cursor = following
 
 
+def test_a_cursor_of_a_deleted_stream_does_not_read_its_successor__long_poll_and_sse(new: New, node: Node) -> None:
+    stream = new(TEXT, b"of the first;")
+    cursor = stream.read("-1", "long-poll").header("stream-cursor") or ""
+    assert stream.delete().status == 204
+    assert stream.create(b"of the second;").status == 201
+    for live in ("live=long-poll&", "live=sse&", ""):
+        answer = node.request("GET", f"{stream.path}?offset={token(13)}&{live}cursor={cursor}")
+        assert (answer.status, answer.json()["error"]["code"]) == (410, "stream_replaced"), live
+        assert answer.header("stream-earliest-offset") == token(0)
+    fresh = stream.read("-1", "long-poll").header("stream-cursor") or ""
+    assert node.request("GET", f"{stream.path}?offset=-1&live=long-poll&cursor={fresh}").body == b"of the second;"
+
+
+@pytest.mark.parametrize("cursor", ["1700000", "0", "abc"])
+def test_a_cursor_of_another_server_is_no_reason_to_refuse__long_poll(new: New, node: Node, cursor: str) -> None:
+    stream = new(TEXT, b"one;")
+    assert node.request("GET", f"{stream.path}?offset=-1&live=long-poll&cursor={cursor}").body == b"one;"
+
+
+def test_an_etag_of_a_deleted_stream_matches_nothing_of_its_successor__catch_up(new: New, node: Node) -> None:
+    stream = new(TEXT, b"same")
+    tags = {"If-None-Match": stream.read().header("etag") or ""}, {"If-Match": stream.head().header("etag") or ""}
+    assert stream.delete().status == 204
+    assert stream.create(b"same").status == 201
+    assert node.request("GET", stream.path, tags[0]).status == 200
+    assert node.request("POST", stream.path, TEXT | tags[1], b"x").status == 412
+
+
+@pytest.mark.parametrize("live", ["", "&live=long-poll"])
+def test_max_bytes_bounds_one_answer_in_both_modes__catch_up_and_long_poll(new: New, node: Node, live: str) -> None:
+    stream = new()
+    for body in (b"one;", b"two;", b"three;"):
+        stream.append(body)
+    answer = node.request("GET", f"{stream.path}?offset=-1&max_bytes=9{live}")
+    assert (answer.body, next_offset(answer)) == (b"one;two;", token(8))
+    assert answer.header("stream-up-to-date") is None
+    assert node.request("GET", f"{stream.path}?offset=-1&max_bytes=many{live}").status == 400
+
+
 @pytest.mark.parametrize("query", ["live=long-poll", "live=sse", "offset=-1&live=maybe", "offset=-1&live="])
 def test_a_live_read_names_its_offset_and_a_known_mode__long_poll_and_sse(new: New, node: Node, query: str) -> None:
     assert node.request("GET", f"{new().path}?{query}").status == 400
@@ -244,6 +283,33 @@ def test_closing_without_data_ends_it_with_one_control_event__sse(new: New, node
         assert node.request("POST", stream.path, {"Stream-Closed": "true"}).status == 204
         rest = list(events)
     assert [event.json().get("streamClosed") for event in rest] == [True]
+
+
+@pytest.mark.parametrize("offset", ["now", token(4)])
+def test_the_tail_of_a_closed_stream_is_told_in_head_and_control_event__sse(new: New, node: Node, offset: str) -> None:
+    stream = new(TEXT, b"one;", stream_closed="true")
+    catch_up = stream.read(offset)
+    with node.connect() as connection:
+        feed = EventStream.open(connection, f"{stream.path}?offset={offset}&live=sse")
+        for name in ("stream-next-offset", "stream-up-to-date", "stream-closed"):
+            assert feed.head.header(name) == catch_up.header(name) is not None
+        (event,) = list(feed)
+        assert feed.ended_cleanly
+    assert event.json() == {"streamNextOffset": token(4), "upToDate": True, "streamClosed": True}
+
+
+def test_a_head_promises_nothing_while_there_is_more_to_come__sse(new: New, node: Node) -> None:
+    for stream, offset in ((new(TEXT, b"one;", stream_closed="true"), "-1"), (new(TEXT, b"one;"), "now")):
+        with node.connect() as connection:
+            feed = EventStream.open(connection, f"{stream.path}?offset={offset}&live=sse")
+            assert feed.head.header("stream-closed") is feed.head.header("stream-up-to-date") is None
+
+
+def test_proxies_are_told_not_to_buffer__sse(new: New, node: Node) -> None:
+    stream = new()
+    for path in (f"{stream.path}?offset=now&live=sse", "/__headwater/tail?bucket=ops"):
+        with node.connect() as connection:
+            assert EventStream.open(connection, path).head.header("x-accel-buffering") == "no"
 
 
 @pytest.fixture(scope="module")

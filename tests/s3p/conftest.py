@@ -17,7 +17,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     with s3p_node(tmp_path_factory.mktemp("node"), flags=flags) as node:
         yield node
         assert node.running, node.output()
-        assert '"command failed"' not in node.stderr(), node.output()
+        assert '"request failed"' not in node.stderr(), node.output()
         assert node.terminate() == 0, node.output()
 
 
@@ -27,7 +27,7 @@ def plain_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     with s3p_node(tmp_path_factory.mktemp("node"), memory=True) as node:
         yield node
         assert node.running, node.output()
-        assert '"command failed"' not in node.stderr(), node.output()
+        assert '"request failed"' not in node.stderr(), node.output()
         assert node.terminate() == 0, node.output()
 
 
@@ -36,7 +36,7 @@ def lake_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """A node with data on disk, whose records can settle."""
     with s3p_node(tmp_path_factory.mktemp("node")) as node:
         yield node
-        assert '"command failed"' not in node.stderr(), node.output()
+        assert '"request failed"' not in node.stderr(), node.output()
         assert node.terminate() == 0, node.output()
 
 

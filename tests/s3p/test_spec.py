@@ -305,7 +305,9 @@ def test_8_2_record_limits():
     assert refusal(request(b"APPEND", b"s", [], [*full, b"r"])) == (
         "ERR_LIMITS aggregate of records in APPEND command too large"
     )
-    assert refusal(request(b"APPEND", b"s", [], [*many, b"r"])) == "ERR_LIMITS too many records in APPEND request"
+    assert refusal(request(b"APPEND", b"s", [], [*many, b"r"])) == (
+        f"ERR_LIMITS too many records in APPEND request (maximum {len(many)}, s3p_records_max)"
+    )
 
 
 def test_8_2_options_do_not_change_the_limits():

@@ -47,7 +47,10 @@ def test_10_names_and_records_keep_their_case(client: Client) -> None:
     ("data", "message"),
     [
         (request(b"CREATE", b"n" * 33, []), "stream name length not in range [1, 32]"),
-        (request(b"APPEND", b"s", [], [b"r"] * 11), "too many records in APPEND request"),
+        (
+            request(b"APPEND", b"s", [], [b"r"] * 11),
+            "too many records in APPEND request (maximum 10, s3p_records_max)",
+        ),
         (request(b"APPEND", b"s", [], [b"r" * 1_001]), "individual record too large"),
         (request(b"APPEND", b"s", [], [b"r" * 900] * 4), "aggregate of records in APPEND command too large"),
         (request(b"READ", b"s", [b"COUNT", b"21"]), "COUNT not in range [1, 20]"),

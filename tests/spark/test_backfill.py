@@ -183,13 +183,39 @@ def test_rows_that_cannot_be_written_fail_the_load_in_one_line(
     assert "\n" not in str(failure.value)
 
 
-def test_a_bad_line_fails_the_load(spark: SparkSession, node: Node, tmp_path: Path) -> None:
-    from headwater.spark.sending import SinkFailed
+@pytest.mark.parametrize(
+    ("name", "lines", "more", "told"),
+    [
+        (
+            "bad.json",
+            '{"n": 1}\n\n{"n": oops\n{"n": 4}\n',
+            {"schema": "n int"},
+            "line 3 of {file} is not JSON of the columns",
+        ),
+        ("bad line.json", '{"n": 1}\r\n{"n": oops\r\n', {}, 'line 2 of {file} is not JSON: {{"n": oops: nothing was'),
+        (
+            "bad.json",
+            '{"n": 1}\n{"n": "x"}\n',
+            {"schema": "n int"},
+            "line 2 of {file} is not JSON of the columns n int: ",
+        ),
+        ("bad.json", '{"n": 1', {"options": {"multiLine": "true"}}, "{file} is not JSON"),
+        ("bad.csv", "n,m\n1,2\n3\n", {"options": {"header": "true"}}, "line 3 of {file} is not CSV: 3"),
+    ],
+)
+def test_a_line_that_cannot_be_read_is_named_with_its_file_and_nothing_is_written(
+    spark: SparkSession, node: Node, tmp_path: Path, name: str, lines: str, more: dict[str, Any], told: str
+) -> None:
+    from headwater.spark.runs import JobRefused
 
-    bad = tmp_path / "bad.json"
-    bad.write_text('{"device": "d0", "n": 1}\n{"device": \n')
-    with pytest.raises(SinkFailed, match=r"bad\.json.*Malformed records are detected"):
-        backfill(spark, node, bad, format="json", schema="device string, n int")
+    (tmp_path / "in").mkdir()
+    bad = tmp_path / "in" / name
+    format = bad.suffix[1:]
+    (tmp_path / "in" / f"a.{format}").write_text({"json": '{"n": 1}\n', "csv": "n,m\n5,6\n"}[format])
+    bad.write_text(lines, newline="")
+    with pytest.raises(JobRefused, match=re.escape(told.format(file=bad))):
+        backfill(spark, node, tmp_path / "in", format=format, stream="'devices/all'", **more)
+    assert streams.names(node, "devices") == []
 
 
 def test_a_load_that_is_killed_and_run_again_has_every_row_once(tmp_path: Path) -> None:

@@ -21,10 +21,12 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headwater.config import BY_NAME
+from headwater.doors.http.bulk_entries import REQUEST_TIMES
 from headwater.spark import chunks as cutting
 from headwater.spark.chunks import BadRows, Chunk, chunks_of_sorted, sorted_rows
 from headwater.spark.node import Node as Caller
-from headwater.spark.sending import Identity, Sender, SinkFailed
+from headwater.spark.sending import REQUEST_ROWS, Identity, Sender, SinkFailed
 from tests.support.node import Node
 
 TEXT = "text/plain"
@@ -171,6 +173,25 @@ def test_a_request_that_is_too_long_is_sent_in_parts(running: Node) -> None:
     sending.send(sent)
     assert sending.chunks == 8
     assert running.request("GET", "/v1/stream/long/a").body == b"".join(bytes([65 + n]) * 20_000 for n in range(8))
+
+
+def test_a_request_with_more_records_than_the_node_takes_is_sent_in_parts(tmp_path: Path) -> None:
+    with Node.started(tmp_path, memory=True, flags=["--append-records-max", str(cutting.CHUNK_ROWS_MAX)]) as node:
+        rows = [b"%05d" % n for n in range(35 * cutting.CHUNK_ROWS_MAX)]
+        size = cutting.CHUNK_ROWS_MAX
+        sending = sender(node.url, "p")
+        sending.send([chunk("many/a", seq, *rows[seq * size : (seq + 1) * size]) for seq in range(35)])
+        assert (sending.rows, sending.rows_known) == (len(rows), 0)
+        assert node.request("GET", "/v1/stream/many/a").body == b"".join(rows)
+
+
+def test_no_request_of_the_sink_brings_more_rows_than_a_node_takes_by_default(busy: tuple[str, type[Busy]]) -> None:
+    url, handler = busy
+    handler.answers = [[{"status": 200}] * 50, [{"status": 200}] * 20]
+    sender(url, "p").send([chunk("a", seq, *[b"x"] * cutting.CHUNK_ROWS_MAX) for seq in range(70)])
+    assert [len(seqs) for seqs in handler.seen] == [50, 20]
+    assert BY_NAME["append_records_max"].default * REQUEST_TIMES // 2 >= REQUEST_ROWS
+    assert BY_NAME["append_records_max"].low >= cutting.CHUNK_ROWS_MAX
 
 
 def test_a_record_that_no_request_can_carry_is_told(running: Node) -> None:

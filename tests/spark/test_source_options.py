@@ -117,10 +117,10 @@ def test_a_moment_is_milliseconds_or_a_date(text: str, ms: int) -> None:
 
 
 def test_the_position_of_an_offset_is_read_strictly() -> None:
-    assert asked.position_in("x", '{"0": 12}') == 12
+    assert asked.offset_in("x", '{"0": 12}').position == 12
     for text in ("12", "[]", "{}", '{"0": "12"}', '{"0": 12, "1": 3}', '{"0": 1.5}'):
         with pytest.raises(BadOptions):
-            asked.position_in("x", text)
+            asked.offset_in("x", text)
 
 
 # ---- which rows ----------------------------------------------------------------------------------------------------

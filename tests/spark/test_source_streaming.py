@@ -221,7 +221,7 @@ def test_a_checkpoint_of_another_node_is_told_from_an_empty_one(
         file.unlink()
     with Node.started(tmp_path / "other") as other:
         elsewhere = Followed(spark, other, tmp_path / "checkpoint")
-        with pytest.raises(Exception, match="it is another node"):
+        with pytest.raises(Exception, match="another node answers here"):
             elsewhere.run()
 
 

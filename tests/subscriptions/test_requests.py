@@ -177,3 +177,12 @@ def test_turning_the_development_setting_off_stops_deliveries_of_what_it_had_let
         view = until(lambda: (view := api.show("sub"))["status"] == "failed" and view, "the refusal shows")
         assert view["retry"]["failures"] >= 1
         assert receiver.calls == []
+
+
+@pytest.mark.parametrize("field", ["pattern", "description", "wake_stream"])
+def test_half_of_a_surrogate_pair_is_refused_by_its_name(strict: Api, field: str) -> None:
+    body = b'{"type":"pull-wake","pattern":"a/*","wake_stream":"wake","%s":"\\ud800"}' % field.encode()
+    answer = strict.node.request("PUT", "/v1/stream/__ds/subscriptions/half", (), body)
+    assert answer.status == 400
+    error = answer.json()["error"]
+    assert error["code"] == "INVALID_REQUEST" and "surrogate pair" in error["message"]

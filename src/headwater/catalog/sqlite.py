@@ -13,6 +13,8 @@ Owns the schema and its transactions. Never decides what is written when: checkp
     buckets(name, row)
     reads(day, bucket, reads, bytes)
                               how much was read; what is older than READS_DAYS goes
+    incarnations(id, position)
+                              what the log has gone through, in the order of rows (see model/lineage.py)
     things(domain, name, row) state beside the streams; each domain knows its own rows
     meta(name, value)         position, log_floor, next_sid, format; swaps: how many there were; table_behind: 1 while
                               the lake's table may not show the last of them
@@ -24,7 +26,7 @@ waits for the other. A point read costs about 15 µs whatever the number of stre
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -57,6 +59,7 @@ create table if not exists things (
 create table if not exists reads (
     day integer, bucket text, reads integer not null, bytes integer not null, primary key (day, bucket)
 ) without rowid;
+create table if not exists incarnations (id text primary key, position integer not null);
 create table if not exists meta (name text primary key, value integer not null) without rowid;
 """
 READS_DAYS = 400
@@ -122,6 +125,14 @@ class SqliteCatalog:
             (sid, offset, count_max),
         )
         return [_decode_extent(row) for (row,) in rows]
+
+    def incarnations(self) -> list[tuple[str, int]]:
+        return list(self._reader.execute("select id, position from incarnations order by rowid"))
+
+    def keep_incarnations(self, incarnations: Sequence[tuple[str, int]]) -> None:
+        with self._writer as db:
+            db.execute("delete from incarnations")
+            db.executemany("insert into incarnations (id, position) values (?, ?)", incarnations)
 
     def files(self) -> set[str]:
         return {name for (name,) in self._reader.execute("select name from files")}

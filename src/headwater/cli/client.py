@@ -1,4 +1,4 @@
-"""A small synchronous client for the command line, on the standard library alone.
+"""A small synchronous client for the command line; its HTTP is the standard library's.
 Owns HTTP requests, paging, the SSE parser and following with reconnects; failures carry a message and advice.
 Never prints, never retries a write by itself, and never sleeps but through the function it was given."""
 
@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import SplitResult, quote, urlencode, urlsplit
+
+from headwater.model.names import is_bucket
 
 REQUEST_TIMEOUT_S = 120.0
 # A server sends a keep-alive line every 15 s or ends the connection after 60 s; longer silence is a lost one.
@@ -347,7 +349,9 @@ def pages(client: Client, name: str, offset: str) -> Iterator[Page]:
 def streams(client: Client, bucket: str, prefix: str) -> Iterator[Sequence[Mapping[str, Any]]]:
     """The streams of a bucket, one page at a time, in order of their names."""
     query = {"limit": str(LIST_PAGE_COUNT), **({"prefix": prefix} if prefix else {})}
-    path = f"/{quote(bucket, safe='', errors='surrogateescape')}/streams"
+    # Paths by bucket have rules for its name that streams below /v1/stream/ do not keep.
+    above = "" if is_bucket(bucket) else "/__headwater/buckets"
+    path = f"{above}/{quote(bucket, safe='', errors='surrogateescape')}/streams"
     while True:
         answer = client.request("GET", path, query=query)
         try:

@@ -77,7 +77,7 @@ def verify(
             found = read_table(store)
             report = check(store, {} if found is None else found[1], stopped, deep, tell)
         if as_json:
-            typer.echo(msgspec.json.encode(report))
+            typer.echo(json.dumps(msgspec.to_builtins(report)))
         else:
             for finding in report.findings:
                 typer.echo(http.printable(f"{finding.kind}: {finding.subject}: {finding.what}"), err=True)
@@ -97,7 +97,7 @@ def contents(data: Data = None, config_file: ConfigFile = None, as_json: AsJson 
         settings = _settings(data, config_file)
         found = count(Path(settings.data), settings.log_file_bytes)
         if as_json:
-            typer.echo(msgspec.json.encode(found))
+            typer.echo(json.dumps(msgspec.to_builtins(found)))
             return
         facts = msgspec.to_builtins(found) | {"files": len(found.files), "blobs": len(found.blobs)}
         _show(("", ""), [(name, _cell(name, value)) for name, value in facts.items()])
@@ -201,7 +201,7 @@ def _telling() -> Iterator[None]:
     except ClientError as why:
         typer.echo(http.printable(f"error: {why.message}"), err=True)
         if why.advice:
-            typer.echo(f"  {why.advice}", err=True)
+            typer.echo(http.printable(f"  {why.advice}"), err=True)
         raise typer.Exit(why.exit_code) from None
     except config.BadSettings as bad:
         for problem in bad.problems:
@@ -221,7 +221,7 @@ def _telling() -> Iterator[None]:
 def _cell(name: str, value: object) -> str:
     if value is None:
         return ""
-    if name.endswith("_ms") and isinstance(value, int):
+    if name.endswith("_ms") and isinstance(value, int) and 0 <= value < 253_402_300_800_000:  # Year 10000.
         return datetime.fromtimestamp(value / 1_000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
     return json.dumps(value) if isinstance(value, bool) else str(value)
 

@@ -22,6 +22,10 @@ class Served(Protocol):
         """Take no more work; close once what is under way was answered."""
         ...
 
+    def broke(self) -> None:
+        """Called while an exception is handled that came out of `tick` or `shut_down`."""
+        ...
+
     def abort(self) -> None: ...
 
 
@@ -75,7 +79,10 @@ class Listener(Generic[C]):
             self.swept()
             now_s = self._loop.time()
             for connection in list(self.connections):
-                connection.tick(now_s)
+                try:
+                    connection.tick(now_s)
+                except Exception:
+                    connection.broke()  # the others have their turn
 
     async def close(self, grace_s: float) -> None:
         """Stops accepting, lets connections finish what is under way, and cuts what is left after `grace_s`."""
@@ -83,7 +90,10 @@ class Listener(Generic[C]):
         if self._server is not None:
             self._server.close()
         for connection in list(self.connections):
-            connection.shut_down()
+            try:
+                connection.shut_down()
+            except Exception:
+                connection.broke()
         deadline_s = self._loop.time() + grace_s
         while self.connections and self._loop.time() < deadline_s:
             await asyncio.sleep(0.02)

@@ -17,7 +17,7 @@ from headwater.engine.ahead import ANSWERS, Ahead
 from headwater.engine.group import Group, Waiter
 from headwater.engine.live import LiveStream
 from headwater.engine.reads import Cold, Data, Slice, plan, shown
-from headwater.errors import BadQuery, Failure, Overloaded
+from headwater.errors import BadHeader, BadQuery, BadSnapshotOffset, Failure, Overloaded
 from headwater.model import forks
 from headwater.model.commands import Command, Create, ForkPoint, PublishSnapshot, Trim
 from headwater.model.extents import Extent, Records
@@ -126,7 +126,10 @@ class Reads:
         wanted = 0 if fork is None else fork.sub if stream.is_json else min(fork.sub, 1)
 
         def look() -> tuple[int, int]:
-            return _looked_up(lake, extents, offset)
+            place = _looked_up(lake, extents, offset)
+            if place is None:
+                raise _between_records(command)
+            return place
 
         def counted(place: tuple[int, int] | Failure) -> None:
             if isinstance(place, Failure):
@@ -314,14 +317,22 @@ def _at_edge(extents: list[Extent], offset: int) -> tuple[int, int] | None:
     return None
 
 
-def _looked_up(lake: Lake, extents: list[Extent], offset: int) -> tuple[int, int]:
-    """The same where the lake has to be read. Raises BadQuery inside a record."""
+def _looked_up(lake: Lake, extents: list[Extent], offset: int) -> tuple[int, int] | None:
+    """The same where the lake has to be read. None inside a record."""
     for extent in extents:
         if extent.start < offset < extent.end:
             before = lake.read(extent, extent.start, offset)
             if before.ends and before.ends[-1] == offset:
                 return extent.seq_start + len(before.payloads), before.positions[-1]
-    raise BadQuery("offset", "it lies inside a message")
+    return None
+
+
+def _between_records(command: Command) -> Failure:
+    if isinstance(command, PublishSnapshot):
+        return BadSnapshotOffset("it is not the end of a message")
+    if isinstance(command, Create):
+        return BadHeader("Stream-Fork-Offset", "it lies inside a message")
+    return BadQuery("offset", "it lies inside a message")
 
 
 def _with(

@@ -99,13 +99,18 @@ class Flusher:
         """How long ago memory held nothing that the lake does not."""
         return asyncio.get_running_loop().time() - self._last_s if self._group.shelf.holding else 0.0
 
-    async def flush(self) -> int:
-        """Settles the oldest records, one file at most; returns how many bytes that were. Raises BlobsUnavailable."""
+    async def flush(self, only: LiveStream | None = None) -> int:
+        """Settles the oldest records, one file at most; returns how many bytes that were. Raises BlobsUnavailable.
+
+        Of all streams, or of `only` one.
+        """
         async with self._lock:
             group = self._group
             if group.log.failure is not None:
                 return 0
-            runs, streams, size = await self._collect()
+            runs, streams, size = await self._collect(only)
+            if not runs and only is not None:
+                return 0
             if not runs:
                 self._last_s = asyncio.get_running_loop().time()
                 self.failure, self._retry_s = None, 0.0
@@ -159,12 +164,28 @@ class Flusher:
             total += size
         return total
 
-    async def _collect(self) -> tuple[list[Run], dict[int, LiveStream], int]:
+    async def flush_stream(self, stream: LiveStream) -> int:
+        """Settles what of the stream's own records is synced when it is called; returns how many bytes that were.
+
+        Others stay where they are, and are not waited for: the stream gets a file of its own.
+        """
+        target = self._group.log.synced
+        total = 0
+        while 0 < stream.floor <= target and (size := await self.flush(stream)):
+            total += size
+        return total
+
+    async def _collect(self, only: LiveStream | None) -> tuple[list[Run], dict[int, LiveStream], int]:
         """Runs of the oldest records, up to a file's size. Walks the streams that hold something, in slices."""
         limit = self._group.log.synced
-        held = list(self._group.shelf.holding.values())
-        self._complete = len(held) <= RUNS_MAX
-        if self._complete:
+        holding = self._group.shelf.holding
+        if only is None:
+            held = list(holding.values())
+            self._complete = len(held) <= RUNS_MAX
+        else:
+            held = [only] if holding.get(only.sid) is only else []
+            self._complete = False
+        if len(held) <= RUNS_MAX:
             held.sort(key=_floor)
         else:
             held = await asyncio.to_thread(nsmallest, RUNS_MAX, held, key=_floor)

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from headwater.engine.live import UNBORN, Domain, Follower, LiveStream, Observer
 from headwater.engine.policies import Policies
-from headwater.engine.shelf import Shelf, held_bytes
+from headwater.engine.shelf import Shelf
 from headwater.engine.tally import Tally
 from headwater.errors import Failure, LogUnavailable, Overloaded, StreamNotFound, StreamSoftDeleted
 from headwater.model import buckets as bucket_rules
@@ -35,7 +35,9 @@ from headwater.model.events import (
 )
 from headwater.model.extents import Extent
 from headwater.model.forks import ColdOffset
+from headwater.model.lineage import Incarnation, Lineage
 from headwater.model.stream import Limits, Unchanged, decide, evolve
+from headwater.model.timeline import RECORD_BYTES
 from headwater.world import Catalog, Clock, Log
 
 Outcome = Event | Unchanged | Failure
@@ -79,7 +81,10 @@ class Group:
         """Looks up a place that memory does not hold, then submits the command again."""
         self.domains: dict[str, Domain] = {}
         self.tally = Tally(clock)
+        self.lineage = Lineage(tuple(Incarnation(*one) for one in catalog.incarnations()))
         self.appends_count = 0
+        self.settled_count = 0
+        """Files that records settled into since the start."""
         self.next_sid = number
         self.give_out_after(catalog.next_sid - 1)
         self._schedule = schedule
@@ -111,18 +116,22 @@ class Group:
         """Judges a command now; `waiter` gets its outcome as soon as that is durable."""
         now_ms = self.clock.now_ms()
         stream = self.shelf.streams.get(key)
+        log = self.log
         try:
             if stream is None:
                 stream = self.shelf.find(key)
             if stream is not None and stream.deadline_ms <= now_ms:
                 stream = self._expired(stream, now_ms)
-            if self.log.failure is not None:
-                raise LogUnavailable(self.log.failure.reason)
+            if log.failure is not None:
+                raise LogUnavailable(log.failure.reason)
             source = None
             if type(command) is Create and command.fork is not None:
                 source = self._source(command.fork.source, now_ms)
             event = decide(stream, command, now_ms, self.next_sid, self._limits, source)
-            if self.shelf.hot_bytes > self._hot_bytes_max and (type(event) is Appended or type(event) is Created):
+            # What waits for the disk is in memory twice: as records, and as the bytes that will be written.
+            if self.shelf.hot_bytes + log.tail - log.written > self._hot_bytes_max and (
+                type(event) is Appended or type(event) is Created
+            ):
                 raise Overloaded("too much data waits in memory")
             if type(event) is Created and len(self.shelf.unlisted) >= NEW_MAX:
                 raise Overloaded("too many new streams wait to be written to the catalog")
@@ -143,7 +152,7 @@ class Group:
         elif type(event) is Created:
             self.next_sid = event.sid + self.sid_step
             # A creation is synced whatever the stream's class: a name is never promised and then forgotten.
-            position = self.log.add(event, True)
+            position = log.add(event, True)
             stream = self.shelf.create(event, position, source)
             stream.visible = UNBORN
             if stream.retention is not None:
@@ -192,6 +201,7 @@ class Group:
         alive = [extent for extent in extents if loaded.get(streams[extent.sid].key) is streams[extent.sid]]
         position = self.log.add(Settled(file, alive, self.clock.now_ms()), True)
         self.shelf.new_files.append(file)
+        self.settled_count += 1
         for extent in alive:
             self.shelf.settle(streams[extent.sid], extent, position)
         self._want_commit()
@@ -210,7 +220,7 @@ class Group:
         self.appends_count += 1
         shelf = self.shelf
         shelf.dirty[stream.sid] = stream
-        size = event.end - event.start
+        size = event.end - event.start + RECORD_BYTES * len(event.records)
         if stream.floor:
             shelf.hot_bytes += size
         else:
@@ -243,14 +253,14 @@ class Group:
 
     def _let_go(self, stream: LiveStream, event: Trimmed | SnapshotPublished, waiter: Waiter | None) -> None:
         """Readers know at once that data is gone; that it is gone for good is acknowledged when it is durable."""
-        held = held_bytes(stream)
+        held = stream.timeline.held_bytes
         before = stream.snapshot
         position = self._sync_target = self.log.add(event, True)
         evolve(stream, event, position)
         if before is not None and stream.snapshot is not before:
             self.shelf.discard_snapshot(stream, before, position)
         self.shelf.cut(stream)
-        freed = held - held_bytes(stream)
+        freed = held - stream.timeline.held_bytes
         if freed:
             self.shelf.released(stream, freed)
         self._queue(position, waiter, event, None)

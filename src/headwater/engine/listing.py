@@ -14,6 +14,9 @@ from headwater.engine.shelf import Shelf
 from headwater.model.names import stream_of
 from headwater.model.row import StreamRow
 
+SLICE_COUNT = 200
+"""Rows read in one turn of the event loop: half a millisecond."""
+
 
 class Listed(msgspec.Struct, frozen=True):
     stream_id: str
@@ -81,6 +84,25 @@ def keys_below(shelf: Shelf, start: str, position: int) -> Iterator[str]:
         for row in part:
             if row.key not in seen and row.position > position:
                 yield row.key
+        low = part[-1].key
+
+
+def visible(shelf: Shelf, key: str, now_ms: int) -> bool:
+    """Whether a reader would find that stream. Costs a look into the catalog; loads nothing."""
+    row = shelf.streams.get(key) or shelf.catalog.load(key)
+    return row is not None and bool(_visible(shelf, {key: row}, now_ms))
+
+
+def keys_from(shelf: Shelf, start: str, now_ms: int) -> Iterator[list[str]]:
+    """Keys of visible streams that begin with `start`, in slices: the newest, then the catalog's range."""
+    fresh = [item for item in shelf.unlisted.items() if item[0].startswith(start)]
+    for at in range(0, len(fresh), SLICE_COUNT):
+        yield list(_visible(shelf, dict(fresh[at : at + SLICE_COUNT]), now_ms))
+    if start and visible(shelf, start, now_ms):
+        yield [start]  # the catalog's ranges exclude their lower end
+    low, high = start, _beyond(start) if start else "\U0010ffff"
+    while part := shelf.catalog.page(low, high, SLICE_COUNT):
+        yield list(_visible(shelf, {row.key: row for row in part}, now_ms))
         low = part[-1].key
 
 

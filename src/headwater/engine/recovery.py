@@ -1,6 +1,7 @@
 """Start-up: the catalog says what was true at a position, the log says what happened since.
 
-Owns the fold of a log over a catalog. Never decides again: events are facts and only `evolve` is run on them.
+Owns the fold of a log over a catalog, and the mark that each start leaves. Never decides again: events are facts and
+only `evolve` is run on them.
 
 A catalog row may be newer than the catalog's position (checkpoints are taken while writes go on), so each row carries
 its own. An event at or below its stream's row position changes nothing there, but its payload, which only the log
@@ -11,7 +12,6 @@ from __future__ import annotations
 
 from headwater.engine.group import Group
 from headwater.engine.live import LiveStream
-from headwater.engine.shelf import held_bytes
 from headwater.model.events import (
     Appended,
     BucketCreated,
@@ -25,6 +25,9 @@ from headwater.model.events import (
     Trimmed,
 )
 from headwater.model.stream import evolve, initial_id
+from headwater.world import Rng
+
+INCARNATION_BYTES = 8
 
 
 class LogContradiction(Exception):
@@ -34,6 +37,12 @@ class LogContradiction(Exception):
 def recover(group: Group) -> int:
     """Folds the whole retained log into `group`; returns how many events it held. Linear in the retained log."""
     return _Fold(group).run()
+
+
+def begin_incarnation(group: Group, rng: Rng) -> None:
+    """Whatever this start makes of the log is told from what others make of a copy of it. Nothing is served before."""
+    group.lineage = group.lineage.begun(rng.token(INCARNATION_BYTES).hex(), group.log.tail)
+    group.catalog.keep_incarnations(group.lineage.incarnations)
 
 
 class _Fold:
@@ -115,14 +124,14 @@ class _Fold:
             self._go_on(stream, event, position)
 
     def _go_on(self, stream: LiveStream, event: StreamEvent, position: int) -> None:
-        held = held_bytes(stream)
+        held = stream.timeline.held_bytes
         if type(event) is Appended and event.start != stream.tail:
             raise LogContradiction(f"stream {stream.key} ends at {stream.tail}, the log continues it at {event.start}")
         evolve(stream, event, position)
         self._shelf.dirty[stream.sid] = stream
         if isinstance(event, Trimmed | SnapshotPublished):
             self._shelf.cut(stream)
-        grown = held_bytes(stream) - held
+        grown = stream.timeline.held_bytes - held
         if grown >= 0:
             self._shelf.hold(stream, grown, position)
         else:
@@ -156,6 +165,7 @@ class _Fold:
         if not records or end <= stream.cold_end or (end <= stream.earliest and not keep_all):
             return
         timeline = stream.timeline
+        held = timeline.held_bytes
         if not timeline.payloads:
             timeline.start = start
         timeline.extend(records, start, ms, n, position)
@@ -163,4 +173,4 @@ class _Fold:
         timeline.seq -= len(records)
         if start < stream.earliest and not keep_all:
             timeline.drop_before(timeline.index_until(stream.earliest))
-        self._shelf.hold(stream, end - max(start, timeline.start), position)
+        self._shelf.hold(stream, timeline.held_bytes - held, position)

@@ -37,6 +37,7 @@ class Shelf:
         self.unlisted: dict[str, LiveStream] = {}
         """Created since the last checkpoint: the catalog's listing does not show them yet."""
         self.hot_bytes = 0
+        """Memory that the records of all streams take: the sum of their timelines' `held_bytes`."""
         self.holding: dict[int, LiveStream] = {}
         """Streams with records that are only in memory and log."""
         self.new_extents: dict[int, list[Extent]] = {}
@@ -107,7 +108,7 @@ class Shelf:
             heappush(self._deadlines, (stream.deadline_ms, next(self._ties), stream))
         self.dirty[stream.sid] = stream
         self.unlisted[stream.key] = stream
-        self.hold(stream, stream.tail - stream.timeline.start, position)
+        self.hold(stream, stream.timeline.held_bytes, position)
         if parent is not None and position > parent.position:
             parent.children += 1
             self._changed(parent, position)
@@ -152,7 +153,7 @@ class Shelf:
         self.streams.pop(stream.key, None)
         self.dirty.pop(stream.sid, None)
         self.removed[stream.sid] = stream.key
-        self.hot_bytes -= held_bytes(stream)
+        self.hot_bytes -= stream.timeline.held_bytes
         self.holding.pop(stream.sid, None)
         self.new_extents.pop(stream.sid, None)
         self.lost.pop(stream.sid, None)
@@ -192,7 +193,7 @@ class Shelf:
     # ---- what is held in memory and log ---------------------------------------------------------------------------
 
     def hold(self, stream: LiveStream, size: int, position: int) -> None:
-        """`size` more payload bytes of the stream are only in memory and log, the oldest from before `position`."""
+        """Records that take `size` bytes are only in memory and log; the oldest came with the event at `position`."""
         self.hot_bytes += size
         if not stream.floor and size:
             stream.floor = position
@@ -200,7 +201,7 @@ class Shelf:
             heappush(self._floors, (position, next(self._ties), stream))
 
     def released(self, stream: LiveStream, freed: int) -> None:
-        """The stream let go of its oldest `freed` bytes."""
+        """The stream let go of its oldest records, which took `freed` bytes."""
         self.hot_bytes -= freed
         stream.floor = stream.timeline.positions[0] if stream.timeline.payloads else 0
         if stream.floor:
@@ -285,9 +286,3 @@ class Shelf:
                 heappop(heap)
                 found.append(stream)
         return found
-
-
-def held_bytes(stream: LiveStream) -> int:
-    """Payload bytes of the stream's own records in memory."""
-    timeline = stream.timeline
-    return timeline.ends[-1] - timeline.start if timeline.payloads else 0

@@ -18,6 +18,10 @@ class Failure(Exception):
         """Facts that clients read by machine, as response header pairs."""
         return ()
 
+    def details(self) -> dict[str, object]:
+        """What the error body says beside code, message and retryable."""
+        return {}
+
     def __str__(self) -> str:
         return self.message()
 

@@ -8,8 +8,12 @@ from __future__ import annotations
 from headwater.errors.base import Failure
 
 __all__ = [
+    "AnotherLog",
+    "InternalError",
+    "LogSetBack",
     "LogUnavailable",
     "MemberUnavailable",
+    "NoSuchNode",
     "OutcomeUnknown",
     "Overloaded",
     "ShuttingDown",
@@ -17,6 +21,37 @@ __all__ = [
 ]
 
 RETRY_AFTER_S = 1
+
+
+class AnotherLog(Failure):
+    """The log is not the one that the client has positions of."""
+
+    def __init__(self, expected: str, found: str) -> None:
+        self.expected = expected
+        self.found = found
+
+    def message(self) -> str:
+        return (
+            f"log {self.expected} was expected, and this is log {self.found}: another node answers here, or its data "
+            "directory was made anew"
+        )
+
+
+class LogSetBack(Failure):
+    """It is the log, but not with the history that the client has seen: it was restored, or lost its end."""
+
+    def __init__(self, incarnation: str, position: int, end: int | None = None) -> None:
+        self.incarnation = incarnation
+        self.position = position
+        self.end = end
+        """Where that incarnation ended in this log; None when it is not in it at all."""
+
+    def message(self) -> str:
+        why = "is not in this log at all" if self.end is None else f"ended at {self.end}"
+        return (
+            f"position {self.position} was expected, of the log's incarnation {self.incarnation}, which {why}: the "
+            "node was restored from a backup or a copy, or lost the end of its log"
+        )
 
 
 class LogUnavailable(Failure):
@@ -30,6 +65,32 @@ class LogUnavailable(Failure):
 
     def headers(self) -> tuple[tuple[str, str], ...]:
         return (("Retry-After", "5"),)
+
+
+class InternalError(Failure):
+    """A fault of this server. What it was stands in the node's log, under the same id."""
+
+    def __init__(self, request_id: str) -> None:
+        self.request_id = request_id
+
+    def message(self) -> str:
+        return f"this server made a mistake; its log says what happened to request {self.request_id}"
+
+    def headers(self) -> tuple[tuple[str, str], ...]:
+        return (("Headwater-Request-Id", self.request_id),)
+
+    def details(self) -> dict[str, object]:
+        return {"request_id": self.request_id}
+
+
+class NoSuchNode(Failure):
+    """A group was to go to a node that is not there."""
+
+    def __init__(self, owner: str) -> None:
+        self.owner = owner
+
+    def message(self) -> str:
+        return f"there is no other node: {self.owner} serves every group alone, and keeps this one"
 
 
 class Overloaded(Failure):

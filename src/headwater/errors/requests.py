@@ -9,6 +9,7 @@ from headwater.errors.base import Failure
 
 __all__ = [
     "BadBody",
+    "BadContentType",
     "BadHeader",
     "BadName",
     "BadQuery",
@@ -19,6 +20,7 @@ __all__ = [
     "MethodNotAllowed",
     "NoSuchRoute",
     "RequestTimeout",
+    "TooManyRecords",
     "VersionNotSupported",
 ]
 
@@ -72,6 +74,16 @@ class BadHeader(Failure):
         return f"bad header {self.name}: {self.reason}"
 
 
+class BadContentType(Failure):
+    """Of a stream or a snapshot, wherever the request names it: a header or a field of its body."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+    def message(self) -> str:
+        return f"bad content type: {self.reason}"
+
+
 class BadQuery(Failure):
     def __init__(self, name: str, reason: str) -> None:
         self.name = name
@@ -95,6 +107,18 @@ class BodyTooLarge(Failure):
 
     def message(self) -> str:
         return f"the body is larger than this server takes ({self.limit_bytes} bytes); split the append"
+
+
+class TooManyRecords(Failure):
+    def __init__(self, count_max: int, times: int = 1) -> None:
+        self.count_max = count_max
+        self.times = times
+        """How many appends' worth of records that is: more than 1 for a request of many appends."""
+
+    def message(self) -> str:
+        if self.times == 1:
+            return f"more than {self.count_max} records in one append (append_records_max); split it"
+        return f"more than {self.count_max} records in one request ({self.times} x append_records_max); split it"
 
 
 class HeadTooLarge(Failure):

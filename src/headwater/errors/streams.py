@@ -8,6 +8,8 @@ from __future__ import annotations
 from headwater.errors.base import Failure
 
 __all__ = [
+    "BadSnapshotOffset",
+    "BootstrapIncomplete",
     "BucketExists",
     "BucketNotEmpty",
     "BucketNotFound",
@@ -28,11 +30,16 @@ __all__ = [
     "StreamClosed",
     "StreamExists",
     "StreamNotFound",
+    "StreamReplaced",
     "StreamSeqConflict",
     "StreamSoftDeleted",
     "TokenGone",
     "TooManyProducers",
 ]
+
+
+RETRY_AFTER_S = 60
+"""Producers grow idle over days: asking more often brings nothing."""
 
 
 class StreamNotFound(Failure):
@@ -113,6 +120,9 @@ class TooManyProducers(Failure):
     def message(self) -> str:
         return f"the stream already tracks {self.limit} active producers; reuse producer ids"
 
+    def headers(self) -> tuple[tuple[str, str], ...]:
+        return (("Retry-After", str(RETRY_AFTER_S)),)
+
 
 class StreamSeqConflict(Failure):
     def __init__(self, last: str, received: str) -> None:
@@ -120,7 +130,7 @@ class StreamSeqConflict(Failure):
         self.received = received
 
     def message(self) -> str:
-        return f"Stream-Seq must grow: last accepted {self.last!r}, received {self.received!r}"
+        return f"Stream-Seq must grow (sequence conflict): last accepted {self.last!r}, received {self.received!r}"
 
 
 class NonMonotonicId(Failure):
@@ -169,6 +179,19 @@ class TokenGone(Failure):
         )
 
 
+class StreamReplaced(Failure):
+    """The cursor is of a stream that was deleted: the one that has its name now is another."""
+
+    def __init__(self, earliest: int) -> None:
+        self.earliest = earliest
+
+    def message(self) -> str:
+        return "this cursor is of a stream that was deleted; another has its name now: read that from its beginning"
+
+    def headers(self) -> tuple[tuple[str, str], ...]:
+        return (("Stream-Earliest-Offset", f"{self.earliest:020d}"),)
+
+
 class OffsetBeyondTail(Failure):
     def __init__(self, tail: int) -> None:
         self.tail = tail
@@ -194,9 +217,37 @@ class NameTaken(Failure):
         return "a deleted stream keeps this name until its last fork is gone"
 
 
+class BadSnapshotOffset(Failure):
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+    def message(self) -> str:
+        return f"bad snapshot offset: {self.reason}"
+
+
 class SnapshotNotFound(Failure):
     def message(self) -> str:
         return "no such snapshot; GET .../snapshot leads to the latest one, if there is one"
+
+
+class BootstrapIncomplete(Failure):
+    """Retention took records behind the latest snapshot: nothing stands for them any more."""
+
+    def __init__(self, snapshot_offset: int, earliest: int) -> None:
+        self.snapshot_offset = snapshot_offset
+        self.earliest = earliest
+
+    def message(self) -> str:
+        return (
+            f"the latest snapshot ends at offset {self.snapshot_offset:020d} and data before {self.earliest:020d} is "
+            f"no longer kept: what lies between is lost to /bootstrap until a newer snapshot is published"
+        )
+
+    def headers(self) -> tuple[tuple[str, str], ...]:
+        return (
+            ("Stream-Earliest-Offset", f"{self.earliest:020d}"),
+            ("Stream-Snapshot-Offset", f"{self.snapshot_offset:020d}"),
+        )
 
 
 class SnapshotInUse(Failure):

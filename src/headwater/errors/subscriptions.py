@@ -21,6 +21,10 @@ __all__ = [
 ]
 
 
+RETRY_AFTER_S = 60
+"""Room comes only when somebody deletes one."""
+
+
 class BadSubscription(Failure):
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -45,6 +49,9 @@ class TooManySubscriptions(Failure):
 
     def message(self) -> str:
         return f"this server keeps {self.limit} subscriptions at most; delete some first"
+
+    def headers(self) -> tuple[tuple[str, str], ...]:
+        return (("Retry-After", str(RETRY_AFTER_S)),)
 
 
 class WebhookRefused(Failure):
@@ -75,6 +82,9 @@ class AlreadyClaimed(Failure):
 
     def message(self) -> str:
         return "another worker holds the lease; wait for the next wake"
+
+    def details(self) -> dict[str, object]:
+        return {"current_holder": self.holder, "generation": self.generation}
 
 
 class NoPendingWork(Failure):

@@ -171,6 +171,7 @@ class Wal:
         while len(self._bases) > 1 and self._bases[1] <= below:
             path = self._path(self._bases.pop(0))
             self._jobs.put(path.unlink)
+            self.head = self._bases[0]
 
     def close(self) -> None:
         if self._closed:

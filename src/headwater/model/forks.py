@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headwater.errors import BadHeader, ContentTypeMismatch, SourceDeleted, SourceNotFound
 from headwater.model.commands import Create, Fork
+from headwater.model.content_types import normalise
 from headwater.model.events import Forked
-from headwater.model.json_mode import normalise
 from headwater.model.timeline import Timeline
 
 if TYPE_CHECKING:

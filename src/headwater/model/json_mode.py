@@ -1,36 +1,78 @@
 """JSON streams: one body becomes messages, messages become one array.
 
-Owns the splitting and the content-type rules. Never decodes a message: their bytes pass through unchanged.
+Owns the splitting, and the words for what is no JSON. Never decodes a message: their bytes pass through unchanged.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import msgspec
 
-from headwater.errors import BadBody
+from headwater.errors import BadBody, TooManyRecords
+from headwater.model import json_slices
 
 JSON = "application/json"
+COUNT_MAX = 1 << 62
+"""For text that was counted before."""
+AT_ONCE_MAX = 5_000
+AT_ONCE_BYTES_MAX = 256 * 1024
+"""A body with fewer elements and bytes than these is split in one go. 5,000 of [1,1,…] take 1.3 ms, 256 KiB of objects
+of 130 bytes 1.4 ms (msgspec 0.22)."""
+SHORT_BYTES_MAX = 2 * AT_ONCE_MAX
+"""A body up to this is certainly not long: an element takes two bytes at least."""
 
 _split = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _one = msgspec.json.Decoder(msgspec.Raw).decode
 _SPACE = b" \t\r\n"
+_HALF_PAIR = re.compile(rb"(?<!\\)(?:\\\\)*\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])")
+"""An escape for the first half of a surrogate pair without the second."""
 
 
-def normalise(content_type: str) -> str:
-    """Lower case, without parameters: what two content types are compared by."""
-    semicolon = content_type.find(";")
-    if semicolon >= 0:
-        content_type = content_type[:semicolon]
-    return content_type.strip().lower()
-
-
-def messages(body: bytes, allow_empty: bool = False) -> list[bytes]:
+def messages(body: bytes, allow_empty: bool = False, count_max: int = COUNT_MAX) -> list[bytes]:
     """The messages of one JSON body: an array's elements (one level), or the single value.
 
-    Raises BadBody when it is not JSON, or an empty array where `allow_empty` is False.
+    Raises BadBody when it is not JSON, or an empty array where `allow_empty` is False; TooManyRecords.
     """
+    if not is_long(body):
+        return _at_once(body, allow_empty, count_max)
+    walk = messages_in_slices(body, allow_empty, count_max)
+    while True:
+        try:
+            next(walk)
+        except StopIteration as done:
+            found: list[bytes] = done.value
+            return found
+
+
+def is_long(body: bytes) -> bool:
+    """True when `body` has to be split in slices: at once it would hold up others for more than about 2 ms."""
+    size = len(body)
+    # Commas are counted, at 1 ms a MiB, before an object is made for each element.
+    return size > SHORT_BYTES_MAX and (size > AT_ONCE_BYTES_MAX or body.count(b",") >= AT_ONCE_MAX)
+
+
+def messages_in_slices(body: bytes, allow_empty: bool, count_max: int) -> json_slices.Slices:
+    """As `messages`, with others' turns in between. What it refuses for its count it has not made objects of."""
+    at = len(body) - len(body.lstrip(_SPACE))
+    if body[at : at + 1] == b"[":
+        found = yield from json_slices.elements(body, at, count_max)
+        if not found and not allow_empty:
+            raise BadBody("an empty JSON array appends nothing")
+        return found
+    # Read as the only element of an array, it is walked like any other.
+    stripped = body.strip(_SPACE)
+    try:
+        found = yield from json_slices.elements(b"[" + stripped + b"]", 0, 1)
+    except TooManyRecords:
+        raise BadBody("not valid JSON (trailing characters)") from None
+    if not found:
+        raise BadBody("not valid JSON (Input data was truncated)")
+    return found
+
+
+def _at_once(body: bytes, allow_empty: bool, count_max: int) -> list[bytes]:
     if not body.isascii():
         # msgspec lets invalid UTF-8 inside strings through; a reader of the stream could not.
         try:
@@ -41,12 +83,27 @@ def messages(body: bytes, allow_empty: bool = False) -> list[bytes]:
     try:
         if stripped[:1] == b"[":
             parts = [bytes(raw) for raw in _split(stripped)]
+            if len(parts) > count_max:
+                raise TooManyRecords(count_max)
             if not parts and not allow_empty:
                 raise BadBody("an empty JSON array appends nothing")
             return parts
         return [bytes(_one(stripped)).rstrip(_SPACE)]
     except (msgspec.DecodeError, RecursionError) as error:
-        raise BadBody(f"not valid JSON ({error})") from None
+        raise BadBody(f"not valid JSON ({fault(error, body)})") from None
+
+
+def fault(error: Exception, body: bytes) -> str:
+    """What msgspec's `error` about `body` means, for people."""
+    if isinstance(error, UnicodeDecodeError):
+        return "not valid UTF-8"
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    told = str(error)
+    # msgspec looks for the second half of a pair behind the first, and may call the end of the body truncated.
+    if "surrogate" in told or ("truncated" in told and _HALF_PAIR.search(body) is not None):
+        return "an escape such as \\ud800 is half of a surrogate pair, which is no character"
+    return told
 
 
 def array(payloads: Sequence[bytes | memoryview]) -> bytes:

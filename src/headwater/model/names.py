@@ -20,6 +20,11 @@ SUBSCRIPTIONS = "__ds"
 _BUCKET = re.compile(r"[a-z0-9_-]{4,64}")
 
 
+def is_bucket(name: str) -> bool:
+    """True when /{bucket} can name it. Streams below /v1/stream/ may be in others, which nobody can create by name."""
+    return _BUCKET.fullmatch(name) is not None and not name.startswith("__")
+
+
 def check_bucket(bucket: str) -> str:
     """Extension spec 1.1. Names that start with two underscores belong to the server's own routes."""
     if _BUCKET.fullmatch(bucket) is None:

@@ -5,7 +5,7 @@ Owns their syntax. Never knows whether an offset exists in a stream.
 
 from __future__ import annotations
 
-from headwater.errors import BadQuery
+from headwater.errors import BadQuery, BadSnapshotOffset
 
 WIDTH = 20
 START = -1
@@ -22,7 +22,7 @@ def show(offset: int) -> str:
     return f"{offset:020d}"
 
 
-def parse(text: str, name: str = "offset") -> int:
+def parse(text: str) -> int:
     """The offset named by a client's token. Raises BadQuery when it is not one this server could have handed out."""
     if len(text) == WIDTH and text.isascii() and text.isdigit():
         value = int(text)
@@ -34,4 +34,15 @@ def parse(text: str, name: str = "offset") -> int:
         return NOW
     elif text in _ZEROS:
         return 0
-    raise BadQuery(name, "expected -1, now, or an offset returned by this server")
+    raise BadQuery("offset", "expected -1, now, or an offset returned by this server")
+
+
+def parse_snapshot(segment: str) -> int:
+    """The offset that a path names a snapshot by; -1 is the beginning. Raises BadSnapshotOffset."""
+    try:
+        offset = parse(segment)
+    except BadQuery:
+        offset = NOW
+    if offset == NOW:
+        raise BadSnapshotOffset("the path ends in an offset returned by this server, such as 00000000000000000042")
+    return max(offset, 0)

@@ -67,6 +67,8 @@ class StreamRow(msgspec.Struct, frozen=True, array_like=True):
     """Log position after the newest of them."""
     lost_position: int = 0
     """Log position of the newest record of its own that a trim, a snapshot or its policy let go of; 0: of none."""
+    lost_at: int = 0
+    """Log position of the event by which it did. 0 in rows of earlier versions: somewhere up to `position`."""
 
     @property
     def deadline_ms(self) -> int | None:

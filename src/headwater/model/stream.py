@@ -14,6 +14,7 @@ import msgspec
 
 from headwater.errors import (
     BadQuery,
+    BadSnapshotOffset,
     ContentTypeMismatch,
     NameTaken,
     NonMonotonicId,
@@ -28,7 +29,7 @@ from headwater.errors import (
     StreamSoftDeleted,
     TooManyProducers,
 )
-from headwater.model import forks
+from headwater.model import content_types, forks
 from headwater.model import producers as producer_rules
 from headwater.model.commands import (
     Append,
@@ -41,14 +42,13 @@ from headwater.model.commands import (
     Trim,
 )
 from headwater.model.events import Appended, Created, Deleted, SnapshotPublished, StreamEvent, Touched, Trimmed
-from headwater.model.json_mode import JSON, normalise
+from headwater.model.json_mode import JSON
 from headwater.model.producers import Seen
 from headwater.model.row import Snapshot, StreamRow
 from headwater.model.timeline import Timeline
 
 NEVER_MS = 1 << 62
 """A deadline that is not reached."""
-DEFAULT_CONTENT_TYPE = "application/octet-stream"
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -94,6 +94,7 @@ class Stream:
         "last_ms",
         "last_n",
         "last_write_ms",
+        "lost_at",
         "lost_position",
         "media",
         "parent",
@@ -115,7 +116,7 @@ class Stream:
         self.sid = row.sid
         self.position = row.position
         self.content_type = row.content_type
-        self.media = normalise(row.content_type)
+        self.media = content_types.normalise(row.content_type)
         """What content types are compared by."""
         self.is_json = self.media == JSON
         self.created_ms = row.created_ms
@@ -146,6 +147,7 @@ class Stream:
         self.cold_end = row.cold_end
         self.cold_position = row.cold_position
         self.lost_position = row.lost_position
+        self.lost_at = row.lost_at
         self.timeline = Timeline(row.tail, row.count)
         self.touch(row.touched_ms)
 
@@ -179,6 +181,7 @@ class Stream:
             cold_end=self.cold_end,
             cold_position=self.cold_position,
             lost_position=self.lost_position,
+            lost_at=self.lost_at,
         )
 
     def touch(self, at_ms: int) -> None:
@@ -230,7 +233,8 @@ def _create(
 ) -> Created | Unchanged:
     if stream is not None:
         return _recreate(stream, command, source)
-    content_type = command.content_type or DEFAULT_CONTENT_TYPE
+    content_type = command.content_type or content_types.DEFAULT
+    content_types.check(content_type)
     ttl_ms, expires_ms = command.ttl_ms, command.expires_ms
     records, forked = command.records, None
     if command.fork is not None:
@@ -262,14 +266,14 @@ def _recreate(stream: Stream, command: Create, source: Stream | None) -> Unchang
         raise StreamExists("owner: it was created before")
     fork = command.fork
     if fork is None:
-        content_type = command.content_type or DEFAULT_CONTENT_TYPE
+        content_type = command.content_type or content_types.DEFAULT
     else:
         forked = stream.forked
         same = forked is not None and source is not None and forked.sid == source.sid
         if not same or forked is None or (forked.offset, forked.sub) != (fork.offset, fork.sub):
             raise StreamExists("fork source or fork point")
         content_type = command.content_type or stream.content_type
-    if normalise(content_type) != stream.media:
+    if content_types.normalise(content_type) != stream.media:
         raise StreamExists(f"content type ({stream.content_type})")
     named_expiry = command.ttl_ms is not None or command.expires_ms is not None
     if (fork is None or named_expiry) and (command.ttl_ms, command.expires_ms) != (stream.ttl_ms, stream.expires_ms):
@@ -297,6 +301,7 @@ def _trim(stream: Stream, command: Trim, now_ms: int) -> Trimmed | Unchanged:
 
 
 def decide_snapshot(stream: Stream, command: PublishSnapshot, now_ms: int) -> SnapshotPublished:
+    content_types.check(command.content_type)
     offset = command.offset
     if offset > stream.tail:
         raise SnapshotBeyondTail(stream.tail)
@@ -304,7 +309,7 @@ def decide_snapshot(stream: Stream, command: PublishSnapshot, now_ms: int) -> Sn
         raise OffsetGone(stream.earliest)
     seq = forks.seq_at(stream, offset) if command.seq is None else command.seq
     if seq is None:
-        raise BadQuery("snapshot_offset", "it is not the end of a message")
+        raise BadSnapshotOffset("it is not the end of a message")
     position = forks.position_before(stream, offset) if command.seq is None else command.position
     blob = (command.content_type, command.blob, command.size)
     return SnapshotPublished(stream.sid, offset, seq, *blob, now_ms, position)
@@ -438,7 +443,9 @@ def evolve(stream: Stream, event: StreamEvent, position: int) -> None:
         producer = event.producer
         if producer is not None:
             if event.forget_before_ms:
-                _forget(stream.producers, event.forget_before_ms)
+                seen = stream.producers
+                for name in [name for name, state in seen.items() if state[2] < event.forget_before_ms]:
+                    del seen[name]
             stream.producers[producer.id] = (producer.epoch, producer.seq, event.at_ms)
         if event.stream_seq is not None:
             stream.stream_seq = event.stream_seq
@@ -459,10 +466,10 @@ def evolve(stream: Stream, event: StreamEvent, position: int) -> None:
     elif isinstance(event, Touched):
         stream.touch(event.at_ms)
     elif isinstance(event, Trimmed):
-        _forget_before(stream, event.earliest, event.first_seq, event.position)
+        _forget_before(stream, event.earliest, event.first_seq, event.position, position)
     elif isinstance(event, SnapshotPublished):
         stream.snapshot = Snapshot(event.offset, event.content_type, event.blob, event.size)
-        _forget_before(stream, event.offset, event.first_seq, event.position)
+        _forget_before(stream, event.offset, event.first_seq, event.position, position)
     elif isinstance(event, Deleted):
         stream.soft_deleted = event.soft
     else:
@@ -470,20 +477,19 @@ def evolve(stream: Stream, event: StreamEvent, position: int) -> None:
     stream.position = position
 
 
-def _forget_before(stream: Stream, offset: int, seq: int, position: int) -> None:
-    """Moves the earliest offset. Records that forks still share stay where they are: only this stream lets them go."""
+def _forget_before(stream: Stream, offset: int, seq: int, lost: int, position: int) -> None:
+    """Moves the earliest offset. Records that forks share stay; so does a snapshot, its author's only copy."""
     stream.earliest = offset
     stream.first_seq = seq
-    stream.lost_position = max(stream.lost_position, position)
-    if stream.snapshot is not None and stream.snapshot.offset < offset:
-        stream.snapshot = None  # what lies between it and the earliest record is gone: it leads nowhere any more
+    if lost > stream.lost_position:
+        stream.lost_position, stream.lost_at = lost, position
     timeline = stream.timeline
     if not stream.children and offset > timeline.start:
         timeline.drop_before(timeline.index_until(offset))
 
 
 def settle(stream: Stream, end: int, position: int) -> int:
-    """The stream's own records up to `end` are in the lake: memory lets them go. Returns how many bytes that freed."""
+    """The stream's own records up to `end` are in the lake: memory lets them go. Returns what that freed."""
     timeline = stream.timeline
     index = timeline.index_until(end)
     if index:
@@ -491,8 +497,3 @@ def settle(stream: Stream, end: int, position: int) -> int:
     stream.cold_end = max(stream.cold_end, end)
     stream.position = position
     return timeline.drop_before(index)
-
-
-def _forget(seen: dict[str, Seen], before_ms: int) -> None:
-    for name in [name for name, state in seen.items() if state[2] < before_ms]:
-        del seen[name]

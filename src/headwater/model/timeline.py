@@ -3,6 +3,8 @@
 Owns payloads and their offsets, ids and log positions. Never decides anything and never forgets on its own.
 
 Columns instead of objects: 40 bytes beside each payload, and a range is two bisections and a list slice.
+`held_bytes` is what the records cost, and every ceiling on memory counts that: a million records of two bytes take a
+hundred megabytes, not two.
 """
 
 from __future__ import annotations
@@ -10,6 +12,11 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from itertools import accumulate
+
+RECORD_BYTES = 96
+"""What a held record takes beside its payload: 32 bytes of columns, 8 of list, 33 of a bytes object, and what arrays
+and allocator round up. Measured as growth of the resident size with a million records in 20 timelines, a thousand at a
+time (CPython 3.11, glibc): 92 to 104 bytes each for payloads of 2 to 4,000 bytes; 49 for one, which CPython shares."""
 
 
 class Timeline:
@@ -71,12 +78,18 @@ class Timeline:
     def begin_of(self, index: int) -> int:
         return self.ends[index - 1] if index else self.start
 
+    @property
+    def held_bytes(self) -> int:
+        """Memory that the records take."""
+        payloads = self.payloads
+        return self.ends[-1] - self.start + RECORD_BYTES * len(payloads) if payloads else 0
+
     def drop_before(self, index: int) -> int:
-        """Forgets the first `index` records; returns how many payload bytes that freed. Linear in what is held."""
+        """Forgets the first `index` records; returns how much of `held_bytes` that freed. Linear in what is held."""
         if index <= 0:
             return 0
         start = self.ends[index - 1]
-        freed = start - self.start
+        freed = start - self.start + RECORD_BYTES * index
         self.start = start
         self.seq += index
         del self.payloads[:index], self.ends[:index], self.ms[:index], self.n[:index], self.positions[:index]

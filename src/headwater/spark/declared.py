@@ -23,6 +23,7 @@ import msgspec
 from headwater.spark.folding import BadFold, Fold
 from headwater.spark.objects import Place
 from headwater.spark.options import BadOptions, for_streaming
+from headwater.spark.quarantine import Allowed
 from headwater.spark.runs import JobRefused
 
 SOURCE = "source"
@@ -66,6 +67,8 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     quarantine: str | None = None
     day_from: str | None = None
     any_content_type: bool = False
+    quarantined_max: int | str = 0
+    """More records than this, or than a share such as 2%, in the quarantine are a finding."""
 
     @property
     def sources(self) -> list[str]:
@@ -289,14 +292,18 @@ def _table(table: Table, names: set[str]) -> Iterable[str]:
     if table.name in table.sources:
         yield "from: it cannot come from itself"
     if table.is_typed:
+        try:
+            Allowed.of(table.quarantined_max)
+        except JobRefused as refused:
+            yield f"quarantined_max: {refused}"
         for key in ("sql", "transform", "refresh"):
             if getattr(table, key) is not None:
                 yield f"{key}: a table from the source has a schema; put it into a table that comes from this one"
     else:
         if (table.sql is None) == (table.transform is None):
             yield "sql: a table that comes from tables has either sql or a transform"
-        for key in ("schema", "quarantine", "day_from"):
-            if getattr(table, key) is not None:
+        for key in ("schema", "quarantine", "day_from", "quarantined_max"):
+            if getattr(table, key):
                 yield f"{key}: only a table from the source has one"
 
 

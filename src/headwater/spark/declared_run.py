@@ -22,10 +22,14 @@ from headwater.spark.failures import cause
 from headwater.spark.folding import BadFold, load_function
 from headwater.spark.jobs.derive import Derivation, follow
 from headwater.spark.jobs.fold import fold
-from headwater.spark.jobs.route import route
-from headwater.spark.node import Node
+from headwater.spark.jobs.route import SELECTING, route
+from headwater.spark.matching import job_match
+from headwater.spark.node import Node, Seen
+from headwater.spark.options import parse
 from headwater.spark.parts import Output, write_parts
-from headwater.spark.runs import JobRefused, Progress, silent
+from headwater.spark.planning import head_of
+from headwater.spark.quarantine import Allowed
+from headwater.spark.runs import DONE, FINDINGS, JobRefused, Progress, recorded, silent
 from headwater.spark.tables import DerivedTable, arrow_schema, compact, output, read
 
 if TYPE_CHECKING:
@@ -34,12 +38,14 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 INTERVAL_S = 10.0
+_SELECTING = {name.lower() for name in SELECTING}
 _GATHERING = re.compile(
     r"^[\s:+\-~'!]*(Aggregate|Distinct|Deduplicate|Window|GlobalLimit|LocalLimit|Sort|Pivot)\b", re.M
 )
 """Steps of a plan whose result for new rows alone is not a part of their result for all rows."""
 
 
+@recorded("declared", loaded=lambda loaded: {"file": str(loaded.file), "source": loaded.pipeline.source.reading()})
 def run(
     spark: SparkSession,
     node: Node,
@@ -49,10 +55,13 @@ def run(
     interval_s: float = INTERVAL_S,
     check_only: bool = False,
     cycles_max: int | None = None,
+    require_match: bool = False,
+    allow_data_loss: bool = False,
     progress: Progress = silent,
 ) -> dict[str, object]:
     """Brings everything up to where the node is; `continuous`: again whenever the node has moved. Raises JobRefused."""
-    running = Running(spark, node, loaded, progress)
+    running = Running(spark, node, loaded, progress, allow_data_loss)
+    warnings = running.match(require_match)
     running.check()
     if check_only:
         return {"pipeline": loaded.pipeline.name, "checked": True, "tables": len(loaded.pipeline.tables)}
@@ -67,17 +76,38 @@ def run(
             time.sleep(max(0.0, interval_s - (time.monotonic() - began_s)))
     except KeyboardInterrupt:
         pass
-    return {"pipeline": loaded.pipeline.name, "cycles": cycles, **running.summary}
+    told: dict[str, object] = {"warnings": warnings} if warnings else {}
+    outcome = FINDINGS if running.findings() else DONE
+    return {"outcome": outcome, "pipeline": loaded.pipeline.name, "cycles": cycles, **running.summary, **told}
 
 
 class Running:
-    def __init__(self, spark: SparkSession, node: Node, loaded: Loaded, progress: Progress) -> None:
+    def __init__(
+        self, spark: SparkSession, node: Node, loaded: Loaded, progress: Progress, allow_data_loss: bool = False
+    ) -> None:
         self._spark, self._node, self._progress = spark, node, progress
         self._pipeline, self._base, self._file = loaded.pipeline, loaded.base, loaded.file.name
-        self._position = -1
+        self._seen: Seen | None = None
+        """What everything is up to."""
         self._schemas: dict[str, StructType] = {}
         """Of the records, for tables from the source."""
         self.summary: dict[str, Any] = {"tables": {}, "streams": {}, "folds": []}
+        self._reading = self._pipeline.source.reading()
+        if allow_data_loss:
+            self._reading["failOnDataLoss"] = "false"
+
+    def match(self, require: bool) -> list[str]:
+        """What no stream goes by that is to be read. Raises JobRefused."""
+        chosen = parse({"url": self._node.url, **self._reading}).selection
+        return job_match(self._node, chosen, require)
+
+    def findings(self) -> bool:
+        """Whether anything came out that somebody should look at."""
+        allowed = {table.name: Allowed.of(table.quarantined_max) for table in self._pipeline.tables if table.is_typed}
+        tables = self.summary["tables"]
+        return any(one.exceeded(tables[name]) for name, one in allowed.items() if name in tables) or any(
+            one["outcome"] == FINDINGS for one in self.summary["folds"]
+        )
 
     # ---- before anything runs -----------------------------------------------------------------------------------
 
@@ -169,8 +199,8 @@ class Running:
     # ---- a cycle --------------------------------------------------------------------------------------------------
 
     def cycle(self) -> None:
-        position = self._node.groups()[0]["position"]
-        if position == self._position:
+        head = head_of(self._node)
+        if head.seen == self._seen and head.seen is not None:
             return
         for table in self._pipeline.ordered():
             told = self._derive(table) if table.is_typed else self._refresh(table)
@@ -181,7 +211,7 @@ class Running:
         self.summary["folds"] = [
             fold(
                 self._spark,
-                self._node,
+                self._node.expecting(head.seen),
                 mode=one.mode,
                 key=tuple(one.key),
                 deleted=one.deleted,
@@ -189,12 +219,12 @@ class Running:
                 bucket=one.bucket,
                 pattern=one.pattern,
                 min_records=one.min_records,
-                until=position,
+                until=head.offset(head.position),
                 progress=self._progress,
             )
             for one in self._pipeline.folds
         ]
-        self._position = position
+        self._seen = head.seen
 
     @staticmethod
     def _add(into: dict[str, Any], name: str, told: dict[str, Any]) -> None:
@@ -208,7 +238,7 @@ class Running:
             self._spark,
             self._node,
             self._pipeline.place(table, self._base),
-            self._pipeline.source.reading(),
+            self._reading,
             table.schema,
             self._pipeline.quarantine(table, self._base),
             self._pipeline.state(table.name, self._base),
@@ -223,6 +253,9 @@ class Running:
         derivation.tidy()
         told = derivation.summary(query)
         return {name: told[name] for name in ("table", "rows", "quarantined", "files", "version")}
+
+    def _selects(self) -> bool:
+        return any(name.lower() in _SELECTING for name in self._reading)
 
     def _route(self, stream: Stream) -> dict[str, Any]:
         lineage = self._pipeline.lineage(stream.from_)
@@ -239,7 +272,7 @@ class Running:
         told = route(
             self._spark,
             self._node,
-            source=self._pipeline.source.reading() or {"subscribePattern": "**"},
+            source=self._reading if self._selects() else {"subscribePattern": "**", **self._reading},
             target="stream",
             checkpoint=self._pipeline.state(f"stream-{stream.name}", self._base),
             transform=transform,

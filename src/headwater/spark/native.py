@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
@@ -144,6 +145,9 @@ def _native(
 def _wanted(selection: Selection) -> Column:
     """The choice of streams as Spark says it."""
     from pyspark.sql import functions as F
+
+    if selection.minus is not None:
+        return _wanted(replace(selection, minus=None)) & ~_wanted(selection.minus)
 
     bucket, stream = F.col("bucket"), F.col("stream")
     if selection.streams is not None:

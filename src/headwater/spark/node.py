@@ -12,12 +12,13 @@ import ssl
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 from urllib.parse import quote, urlencode, urlsplit
 
 TIMEOUT_S = 120.0
 PATIENCE_S = 60.0
 """How long a call waits for a node that is away or busy before it gives up."""
+LOG_CHANGED = ("another_log", "log_set_back")
 PAUSE_S_MIN, PAUSE_S_MAX = 0.1, 5.0
 
 
@@ -37,6 +38,31 @@ class NodeRefused(NodeError):
         return NodeError, (str(self),)
 
 
+class DataLoss(NodeError):
+    """Records that a read was still to have are gone; the message says which."""
+
+
+class LogChanged(DataLoss):
+    """The node's log is not the one that was expected of it."""
+
+    def __init__(self, url: str, code: str, message: str) -> None:
+        super().__init__(
+            f"{url}: {message}. It changed while it was read: run the query again, and it says how to go on"
+        )
+        self.code, self.message = code, message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return DataLoss, (str(self),)
+
+
+class Seen(NamedTuple):
+    """What somebody knows of a node's log, and expects of it again."""
+
+    log: str
+    incarnation: str
+    position: int
+
+
 class Answer(NamedTuple):
     status: int
     headers: Mapping[str, str]
@@ -45,17 +71,26 @@ class Answer(NamedTuple):
 
 
 class Node:
-    def __init__(self, url: str, token: str | None = None, patience_s: float = PATIENCE_S) -> None:
+    def __init__(
+        self, url: str, token: str | None = None, patience_s: float = PATIENCE_S, expects: Seen | None = None
+    ) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise NodeError(f"{url!r} is not the address of a node: write it as http://HOST:PORT")
         self.url = url.rstrip("/")
         self.token = token
         self._patience_s = patience_s
+        self.expects = expects
         self._mine = threading.local()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Node, (self.url, self.token, self._patience_s)
+        return Node, (self.url, self.token, self._patience_s, self.expects)
+
+    def expecting(self, seen: Seen | None) -> Self:
+        """The same node, whose calls raise LogChanged when its log does not have what was seen of it."""
+        other = object.__new__(type(self))
+        other.__dict__ = {**self.__dict__, "expects": seen}
+        return other
 
     def __repr__(self) -> str:
         return f"Node({self.url!r})"
@@ -69,7 +104,7 @@ class Node:
         *,
         repeat: bool | None = None,
     ) -> Answer:
-        """One request. Raises NodeRefused for an answer of 400 and more, NodeError when there was none.
+        """One request. Raises NodeRefused for an answer of 400 and more, NodeError when there was none, LogChanged.
 
         Waits while the node answers 429 or 503, or cannot be reached at all: then it certainly did nothing. A
         connection that ends in the middle is tried again only if `repeat` (default: for GET and HEAD).
@@ -157,6 +192,16 @@ class Node:
             yield from page["days"]
             after = page["next"]
 
+    def missing(self, wanted: dict[str, Any]) -> list[str]:
+        """Which of the names (`streams`, a `bucket` or a `pattern`) no stream goes by, as far as the node can tell."""
+        try:
+            found: list[str] = self.json("POST", "/__headwater/matches", wanted, repeat=True)["missing"]
+        except NodeRefused as refused:
+            if refused.status not in (404, 405):
+                raise
+            return []  # of an earlier version
+        return found
+
     def swap(self, remove: list[str], add: list[str]) -> dict[str, Any]:
         """Replaces files of the lake by others with the same live rows. Safe to repeat."""
         done: dict[str, Any] = self.json("POST", "/__headwater/lake/swap", {"remove": remove, "add": add}, repeat=True)
@@ -197,17 +242,21 @@ class Node:
 
     def _headers(self, headers: Mapping[str, str] | None) -> dict[str, str]:
         found = dict(headers or {})
+        if self.expects is not None:
+            found["Headwater-Expected-Log"] = "/".join(map(str, self.expects))
         if self.token is not None:
             found["Authorization"] = f"Bearer {self.token}"
         return found
 
-    def _refused(self, method: str, path: str, answer: Answer) -> NodeRefused:
+    def _refused(self, method: str, path: str, answer: Answer) -> NodeError:
         code, message = "", answer.body[:500].decode(errors="replace")
         try:
             error = json.loads(answer.body)["error"]
             code, message = str(error["code"]), str(error["message"])
         except (ValueError, KeyError, TypeError):
             pass
+        if self.expects is not None and code in LOG_CHANGED:
+            return LogChanged(self.url, code, message)
         return NodeRefused(f"{method} {self.url}{path}", answer.status, code, message, answer.headers)
 
 

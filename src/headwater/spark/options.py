@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 from headwater.errors import BadName
 from headwater.model.glob import ANY_DEPTH_MAX, PATTERN_BYTES_MAX
 from headwater.model.names import bucket_of, flat_key, stream_of
-from headwater.spark.node import Node
+from headwater.spark.node import Node, Seen
 from headwater.spark.objects import Place
+from headwater.spark.offsets import GROUP, Offset, offset_of
 from headwater.spark.selection import Selection
 
 NAMES = (
@@ -33,14 +34,14 @@ NAMES = (
     "maxBytesPerTrigger",
     "minPartitions",
     "failOnDataLoss",
+    "failOnNoMatch",
+    "addedStreams",
     "includeHeaders",
 )
-STREAMING_ONLY = ("maxOffsetsPerTrigger", "maxBytesPerTrigger")
+STREAMING_ONLY = ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "addedStreams")
 BATCH_ONLY = ("endingOffsets",)
 NAME_BYTES_MAX = 1_024
-GROUP = "0"
-"""The one group of a node, as offsets name it."""
-
+OFFSET_KEYS = {GROUP, "log", "incarnations", "after", "began", "selection", "past"}
 EARLIEST, LATEST = "earliest", "latest"
 
 
@@ -65,6 +66,11 @@ class Options(NamedTuple):
     parts_min: int | None
     fail_on_loss: bool
     with_headers: bool
+    fail_on_no_match: bool
+    added_from: str
+    """`earliest` or `latest`: where streams begin that a query did not read before it was stopped."""
+    expected: tuple[Seen, ...] = ()
+    """What positions that were given say of the log that they are of."""
 
 
 def parse(given: Mapping[str, str]) -> Options:
@@ -95,6 +101,9 @@ def parse(given: Mapping[str, str]) -> Options:
         _count(found, "minPartitions"),
         _flag(found, "failOnDataLoss", True),
         _flag(found, "includeHeaders", False),
+        _flag(found, "failOnNoMatch", False),
+        _added(found),
+        _expected(found),
     )
 
 
@@ -126,16 +135,16 @@ def for_streaming(given: Mapping[str, str]) -> Options:
     return options
 
 
-def position_in(name: str, document: str) -> int:
-    """The position in `{"0": 81236}`. Raises BadOptions."""
+def offset_in(name: str, document: str) -> Offset:
+    """The offset in `{"0": 81236}`, or as a query's progress shows it, with its log. Raises BadOptions."""
     try:
         offsets: Any = json.loads(document)
+        if not isinstance(offsets, dict) or not set(offsets) <= OFFSET_KEYS:
+            raise ValueError
+        return offset_of(offsets)
     except ValueError:
-        offsets = None
-    position = offsets.get(GROUP) if isinstance(offsets, dict) and set(offsets) == {GROUP} else None
-    if not isinstance(position, int) or isinstance(position, bool) or not 0 <= position < 1 << 62:
-        raise BadOptions(f'{name} is {EARLIEST}, {LATEST} or a position as {{"{GROUP}": 81236}}, not {document!r}')
-    return position
+        said = f'a position as {{"{GROUP}": 81236}}'
+        raise BadOptions(f"{name} is {EARLIEST}, {LATEST} or {said}, not {document!r}") from None
 
 
 def _lower(given: Mapping[str, str]) -> set[str]:
@@ -188,7 +197,30 @@ def _key(name: str) -> str:
 
 
 def _offsets(name: str, text: str) -> str | int:
-    return text.lower() if text.lower() in (EARLIEST, LATEST) else position_in(name, text)
+    return text.lower() if text.lower() in (EARLIEST, LATEST) else offset_in(name, text).position
+
+
+def _added(found: Mapping[str, str]) -> str:
+    text = found.get("addedStreams", LATEST).lower()
+    if text not in (EARLIEST, LATEST):
+        raise BadOptions(f"addedStreams is {EARLIEST} or {LATEST}, not {text!r}")
+    return text
+
+
+def selection_of(spelled: Mapping[str, str]) -> Selection:
+    """The choice that `Selection.spelled` spelled. Raises BadOptions for one of which only a hash was kept."""
+    if "hash" in spelled:
+        raise BadOptions(
+            "the checkpoint holds only a hash of the streams that the query read, there were so many: addedStreams "
+            "cannot be earliest. Read the past of the others with a batch, or with another query"
+        )
+    return _selection(spelled)
+
+
+def _expected(found: Mapping[str, str]) -> tuple[Seen, ...]:
+    given = [(name, found[name]) for name in ("startingOffsets", "endingOffsets") if name in found]
+    offsets = [offset_in(name, text) for name, text in given if text.lower() not in (EARLIEST, LATEST)]
+    return tuple(offset.seen for offset in offsets if offset.seen is not None)
 
 
 def _moment(text: str) -> int:

@@ -16,9 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headwater.lake.store import ObjectMissing, StoreRefused
+from headwater.model.lineage import Incarnation
 from headwater.spark.lakefile import LakeFile
-from headwater.spark.node import Node, NodeError, NodeRefused
+from headwater.spark.node import DataLoss, LogChanged, Node, NodeError, NodeRefused, Seen
 from headwater.spark.objects import Place
+from headwater.spark.offsets import Offset
 from headwater.spark.options import EARLIEST, LATEST, BadOptions, Options
 from headwater.spark.ranges import FAR, File, Piece, Range, reach, share_out
 from headwater.spark.reading import Listing, Task, Trims, Work, feed, list_files, live_pieces
@@ -34,37 +36,62 @@ CLOCK_SLACK_MS = 60_000
 log = logging.getLogger("headwater.spark")
 
 
-class DataLoss(Exception):
-    """Records that the read was still to have are gone; the message says which."""
-
-
 class Head(NamedTuple):
     """How far a node is."""
 
     position: int
     lake_position: int
     hot_bytes: int
+    log: str | None = None
+    """None: a node of an earlier version, which does not tell."""
+    incarnations: tuple[Incarnation, ...] = ()
+
+    @property
+    def seen(self) -> Seen | None:
+        return None if self.log is None else Seen(self.log, self.incarnations[-1].id, self.position)
+
+    def offset(self, position: int) -> Offset:
+        """A position of this log."""
+        return Offset(position, self.log, self.incarnations)
 
 
 def head_of(node: Node) -> Head:
+    """Raises LogChanged when the node is expected to have another log."""
     (group,) = node.groups()
-    return Head(group["position"], group["lake_position"], group["hot_bytes"])
+    incarnations = tuple(Incarnation(*one) for one in group.get("incarnations", ()))
+    return Head(group["position"], group["lake_position"], group["hot_bytes"], group.get("log"), incarnations)
+
+
+def looked_at(options: Options, node: Node) -> tuple[Node, Head]:
+    """Where the node is, and the node as one that answers for this log alone. Raises DataLoss for another log.
+
+    That is one which does not have the positions that the options name, as far as they say of which log those are.
+    """
+    for seen in options.expected:
+        try:
+            head_of(node.expecting(seen))
+        except LogChanged as changed:
+            raise DataLoss(
+                f"{node.url}: {changed.message}. startingOffsets or endingOffsets names a position of that log: name "
+                "its node, or leave it out"
+            ) from changed
+    head = head_of(node)
+    return node.expecting(head.seen), head
 
 
 # ---- where it begins and ends ------------------------------------------------------------------------------------
 
 
-def first_position(options: Options, node: Node, default: str) -> int:
+def first_position(options: Options, node: Node, head: Head, default: str) -> int:
     """The position behind which a new read begins. Raises BadOptions for one that the node has not reached."""
     if options.starting_ms is not None:
         return position_at(node, options.place, options.starting_ms)
     starting = default if options.starting is None else options.starting
     if starting == EARLIEST:
         return 0
-    head = head_of(node).position
     if starting == LATEST:
-        return head
-    return _reached("startingOffsets", int(starting), head)
+        return head.position
+    return _reached("startingOffsets", int(starting), head.position)
 
 
 def last_position(options: Options, head: Head) -> int:
@@ -167,6 +194,8 @@ class Loss(NamedTuple):
     """Of the newest record that is gone."""
     earliest: int
     """Offset of the oldest one left."""
+    at: int
+    """Log position at which the stream let go of it, at the latest."""
 
 
 def losses(node: Node, after: int) -> list[Loss]:
@@ -181,7 +210,8 @@ def losses(node: Node, after: int) -> list[Loss]:
                 return []  # a node without a lake: it keeps nothing, and no account of what it let go of
             raise
         for one in page["losses"]:
-            loss = Loss(one["bucket"], one["stream"], one["incarnation"], one["position"], int(one["earliest"]))
+            facts = (one["bucket"], one["stream"], one["incarnation"], one["position"], int(one["earliest"]))
+            loss = Loss(*facts, one.get("at", FAR))
             found[loss.incarnation] = loss
             after = max(after, loss.position)
         if not page["more"]:
@@ -225,9 +255,9 @@ class Plan(NamedTuple):
     """Known when the files were looked at."""
 
 
-def plan(options: Options, node: Node, wanted: Range, columns: list[str]) -> Plan:
+def plan(options: Options, node: Node, wanted: Range, columns: list[str], head: Head | None = None) -> Plan:
     """Tasks that together read the range, each record once. `wanted.until` is at most where the node is."""
-    head = head_of(node)
+    head = head or head_of(node)
     work = Work(node, options.place, options.selection, tuple(columns))
     if wanted.empty:
         return Plan(work, [], [])

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from headwater.lake.store import ObjectMissing, ObjectStore
 from headwater.spark.lakefile import LakeFile, extents_of, live_mask, spans
-from headwater.spark.node import Node, NodeError, NodeRefused
+from headwater.spark.node import DataLoss, LogChanged, Node, NodeError, NodeRefused
 from headwater.spark.objects import Place, place_of
 from headwater.spark.ranges import File, Piece, Range, file_of
 from headwater.spark.selection import Selection
@@ -82,7 +82,14 @@ class Listing(NamedTuple):
 
 
 def rows_of(work: Work, task: Task) -> Iterator[pa.Table]:
-    """The rows of a task, with the lake's columns. Raises StoreError, NodeError or FilesGone."""
+    """The rows of a task, with the lake's columns. Raises StoreError, NodeError, DataLoss or FilesGone."""
+    try:
+        yield from _rows(work, task)
+    except LogChanged as changed:
+        raise DataLoss(str(changed)) from changed
+
+
+def _rows(work: Work, task: Task) -> Iterator[pa.Table]:
     if task.pieces:
         if work.place is None:
             raise ValueError("files without a place")

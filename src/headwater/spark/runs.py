@@ -1,21 +1,38 @@
 """What jobs tell of themselves: progress while they run, a summary at the end, and the last runs of all.
 
-Owns the stream those summaries go to. Never fails a job that has done its work: a summary that cannot be recorded is
-told and no more.
+Owns the stream those summaries go to, and what of a job's arguments they hold. Never fails a job that has done its
+work, and never holds a secret.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 import json
+import os
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterable, Mapping
+from contextvars import ContextVar
 from typing import Any, Protocol
 
 from headwater.spark.node import Node, NodeError, NodeRefused
+from headwater.spark.objects import Place
 
 RUNS_STREAM = "_headwater/pipeline-runs"
 RUNS_BUCKET = "_headwater"
 """Holds what the pipeline says of itself: sources leave it out unless it is asked for by name."""
+DONE, FINDINGS, FAILED = "done", "findings", "failed"
+"""How a run ended: with nothing to say; with something that somebody should look at; not at all."""
+PATIENCE_S = 10.0
+TOLD_MAX = 2_000
+COUNT_TOLD = 100
+_SECRET = re.compile(r"token|secret|password|passwd|credential|access.?key|account.?key|private.?key|\bsas\b", re.I)
+_USER = re.compile(r"://[^/@\s]*@")
+"""Name and password in a URL."""
+_running: ContextVar[bool] = ContextVar("_running", default=False)
+
+Work = Callable[..., dict[str, object]]
 
 
 class Progress(Protocol):
@@ -39,20 +56,72 @@ class JobRefused(Exception):
         return JobRefused, (self.message, self.advice)
 
 
-def recorded(job: str, node: Node | None, work: Callable[[], dict[str, object]]) -> dict[str, object]:
-    """Runs a job and records how it went; returns its summary, with the seconds it took. Raises what `work` raises."""
+def recorded(job: str, omit: Container[str] = (), **shown: Callable[[Any], object]) -> Callable[[Work], Work]:
+    """Makes a function a job: its summary says how it went, how long that took and what it was given, and is recorded.
+
+    On the node that it is given as `node`, if there is one. `omit` names arguments that are nobody's business; `shown`
+    says how others are told. A job that another one runs is a part of that one. Raises what the function raises.
+    """
+
+    def wrap(work: Work) -> Work:
+        signature = inspect.signature(work)
+
+        @functools.wraps(work)
+        def run(*args: Any, **named: Any) -> dict[str, object]:
+            if _running.get():
+                return work(*args, **named)
+            given = signature.bind(*args, **named)
+            given.apply_defaults()
+            inputs = {
+                name: _told(shown[name](value) if name in shown else value)
+                for name, value in given.arguments.items()
+                if value is not None and name not in ("spark", "node", "progress") and name not in omit
+            }
+            node: Node | None = given.arguments.get("node")
+            if node is not None:
+                inputs = {"url": _told(node.url), **inputs}
+            mark = _running.set(True)
+            try:
+                return _run(job, node, inputs, lambda: work(*args, **named))
+            finally:
+                _running.reset(mark)
+
+        return run
+
+    return wrap
+
+
+def _run(job: str, node: Node | None, inputs: dict[str, object], work: Work) -> dict[str, object]:
     began_s, began_ms = time.monotonic(), time.time_ns() // 1_000_000
     outcome: dict[str, object] = {}
     try:
-        outcome = {"outcome": "done", **work()}
+        outcome = {"outcome": DONE, **work()}
         return outcome
     except BaseException as error:
-        outcome = {"outcome": "failed", "error": f"{type(error).__name__}: {error}"[:2_000]}
+        outcome = {"outcome": FAILED, "error": f"{type(error).__name__}: {error}"[:2_000]}
         raise
     finally:
+        outcome["inputs"] = inputs
         outcome["seconds"] = round(time.monotonic() - began_s, 3)
         if node is not None:
             _record(node, {"job": job, "began_ms": began_ms, **outcome})
+
+
+def _told(value: Any) -> object:
+    """An argument as a summary shows it: without secrets, and short."""
+    if isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, Mapping):
+        return {str(name): _told(one) for name, one in value.items() if not _SECRET.search(str(name))}
+    if isinstance(value, Place):
+        return _told(value.url)
+    if isinstance(value, str | os.PathLike):
+        return _USER.sub("://", str(value))[:TOLD_MAX]
+    if isinstance(value, Iterable):
+        return [_told(one) for one in list(value)[:COUNT_TOLD]]
+    if callable(value):
+        return f"{getattr(value, '__module__', '?')}:{getattr(value, '__qualname__', '?')}"
+    return str(value)[:TOLD_MAX]
 
 
 def last_runs(node: Node, count: int = 20) -> list[dict[str, Any]]:
@@ -73,6 +142,7 @@ def last_runs(node: Node, count: int = 20) -> list[dict[str, Any]]:
 
 def _record(node: Node, run: dict[str, object]) -> None:
     body = json.dumps([run]).encode()
+    node = Node(node.url, node.token, PATIENCE_S)
     try:
         node.put_stream(RUNS_STREAM, "application/json")
         node.call("POST", node.stream_path(RUNS_STREAM), body, {"Content-Type": "application/json"})

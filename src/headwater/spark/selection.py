@@ -5,9 +5,10 @@ Owns the test of single rows, and of bounds that stand for many. Never looks at 
 
 from __future__ import annotations
 
+import hashlib
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +18,12 @@ import pyarrow.compute as pc
 from headwater.model.glob import Patterns, literal_prefix
 from headwater.model.names import DEFAULT_BUCKET
 from headwater.model.subscriptions import path_of
+from headwater.spark.node import Node
 from headwater.spark.runs import RUNS_BUCKET
+
+SPELLED_MAX = 1_000
+NAMES_ASKED = 1_000
+NAMES_TOLD = 5
 
 Bounds = Callable[[str], tuple[str, str] | None]
 """Least and greatest value of a column; None when nobody knows."""
@@ -37,14 +43,29 @@ class _Limit(NamedTuple):
 
 @dataclass(frozen=True)
 class Selection:
-    """At most one is given; without any it is every stream but the pipeline's own."""
+    """At most one of the first three is given; without any it is every stream but the pipeline's own."""
 
     streams: frozenset[tuple[str, str]] | None = None
     pattern: str | None = None
     bucket: str | None = None
+    minus: Selection | None = None
+    """Streams that are left out."""
+
+    def spelled(self) -> dict[str, str]:
+        """The choice as options say it, for a checkpoint; a hash of it where that would be long."""
+        if self.streams is not None:
+            names = ",".join(f"{bucket}/{stream}" for bucket, stream in sorted(self.streams))
+            if len(names) > SPELLED_MAX:
+                return {"hash": hashlib.sha256(names.encode()).hexdigest()[:32]}
+            return {"subscribe": names}
+        if self.pattern is not None:
+            return {"subscribePattern": self.pattern}
+        return {} if self.bucket is None else {"bucket": self.bucket}
 
     def takes(self, bucket: str, stream: str) -> bool:
         """Whether rows of that stream are wanted, as far as its name says."""
+        if self.minus is not None and self.minus.takes(bucket, stream):
+            return False
         if self.streams is not None:
             return (bucket, stream) in self.streams
         if self.pattern is not None:
@@ -60,6 +81,8 @@ class Selection:
 
     def needs(self, bounds: Bounds) -> set[str]:
         """Columns that have to be looked at row by row, when all rows lie within these bounds."""
+        if self.minus is not None:
+            return {"bucket", "stream"}
         if self.streams is not None:
             return {"bucket", "stream"} if _only(bounds) is None else set()
         if self.pattern is not None:
@@ -82,8 +105,26 @@ class Selection:
             return [*found, _Limit("stream", least=rest)]
         return [_Limit("bucket", (self.bucket,))] if self.bucket is not None else []
 
+    def unmatched(self, node: Node) -> list[str]:
+        """What it names and no stream goes by, each in words. Raises NodeError."""
+        if self.streams is not None:
+            names = [f"{bucket}/{stream}" for bucket, stream in sorted(self.streams)]
+            parts = [names[at : at + NAMES_ASKED] for at in range(0, len(names), NAMES_ASKED)]
+            missing = [name for part in parts for name in node.missing({"streams": part})]
+            more = f", and {len(missing) - NAMES_TOLD} more that are named" if len(missing) > NAMES_TOLD else ""
+            return [f"there is no stream {', '.join(missing[:NAMES_TOLD])}{more}"] if missing else []
+        if self.pattern is not None:
+            own = self.pattern.partition("/")[0] == RUNS_BUCKET
+            wanted = {"pattern": self.pattern, **({} if own else {"except_bucket": RUNS_BUCKET})}
+            return [f"no stream matches {name}" for name in node.missing(wanted)]
+        if self.bucket is not None:
+            return [f"there is no stream in bucket {name}" for name in node.missing({"bucket": self.bucket})]
+        return []
+
     def mask(self, rows: pa.Table) -> Any:
-        """Which rows are wanted, by the columns `bucket` and, unless the choice is by bucket, `stream`."""
+        """Which rows are wanted, by the columns `bucket` and, unless the choice is by bucket alone, `stream`."""
+        if self.minus is not None:
+            return pc.and_not(replace(self, minus=None).mask(rows), self.minus.mask(rows))
         if self.streams is not None:
             by_bucket: defaultdict[str, list[str]] = defaultdict(list)
             for bucket, stream in sorted(self.streams):

@@ -16,6 +16,9 @@ from headwater.spark.node import PAUSE_S_MAX, PAUSE_S_MIN, Node, NodeError, Node
 
 PATH = "/__headwater/append"
 REQUEST_BYTES = 4 * 1024 * 1024
+REQUEST_ROWS = 50_000
+"""Half of what a node with its default append_records_max takes in one request; one that takes less has it in halves. A
+chunk alone is never too much: 1,000 rows are the least that the setting allows."""
 ENTRIES_MAX = 5_000
 PATIENCE_S = 300.0
 """How long a node may be away or busy. Spark tries the task again after that, and it goes on where it was."""
@@ -76,15 +79,16 @@ class Sender:
     def send(self, chunks: Iterable[Chunk]) -> None:
         """Returns when all are durable on the node. Raises SinkFailed, NodeError."""
         waiting: list[Entry] = []
-        bytes_count = 0
+        bytes_count = rows_count = 0
         for chunk in chunks:
             waiting.append(
                 Entry(chunk.stream, chunk.content_type, chunk.records, *self._identity, chunk.seq, self._create)
             )
             bytes_count += chunk.bytes_count + 5 * len(chunk.records)
-            if bytes_count >= REQUEST_BYTES or len(waiting) >= ENTRIES_MAX:
+            rows_count += len(chunk.records)
+            if bytes_count >= REQUEST_BYTES or rows_count >= REQUEST_ROWS or len(waiting) >= ENTRIES_MAX:
                 self._deliver(waiting)
-                waiting, bytes_count = [], 0
+                waiting, bytes_count, rows_count = [], 0, 0
         if waiting:
             self._deliver(waiting)
 

@@ -14,17 +14,24 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from headwater.spark.failures import cause
+from headwater.spark.launch import refusal, starting, why
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PYSPARK_MIN = (4, 2)
 JAVA_MIN = 17
-DEFAULTS = {
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
+SESSION_DEFAULTS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
+DEFAULTS = {"spark.ui.enabled": "false", **SESSION_DEFAULTS}
+QUIET = {"spark.ui.showConsoleProgress": "false"}
+"""Asked for at the start: Spark takes a session in Python for a shell, and sets it to true there."""
+LOOPBACK = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+"""Where the master is this machine."""
+ADVICE = "Name the Spark to run on with --master, such as local[*] or spark://HOST:7077"
 
 
 class SparkMissing(Exception):
@@ -38,42 +45,79 @@ class Finding(NamedTuple):
     """What to do; empty when all is well."""
 
 
-def findings() -> list[Finding]:
-    """What Spark needs of this machine, as it is. Costs a start of `java -version`."""
-    return [_pyspark(), _pandas(), _java()]
+def findings(connect: bool = False) -> list[Finding]:
+    """What Spark needs of this machine, as it is. Costs a start of `java -version`, but for Spark Connect."""
+    return [_pyspark(), _pandas(), _connect() if connect else _java()]
 
 
-def session(app: str, master: str | None = None, **conf: str) -> SparkSession:
-    """The running session, or a new one: `master`, else what Spark's own settings say, else `local[*]`.
+def session(app: str, master: str | None = None, *, verbose: bool = False, **conf: str) -> SparkSession:
+    """The running session, or a new one: on `master`, else on what Spark's own settings say, else on `local[*]`.
 
-    Names in `conf` are written with underscores for dots. Raises SparkMissing.
+    A master `sc://…` is a Spark Connect server. Names in `conf` are written with underscores for dots. What Spark says
+    while it starts is left out unless `verbose`. Raises SparkMissing.
     """
-    wrong = [finding for finding in findings() if finding.advice]
+    remote = _remote(master)
+    wrong = [finding for finding in findings(remote is not None) if finding.advice]
     if wrong:
         raise SparkMissing("; ".join(f"{finding.what}: {finding.found}. {finding.advice}" for finding in wrong))
-    from pyspark import SparkConf
-    from pyspark.sql import SparkSession
-
     # Workers would pick whatever `python3` is first in their path.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    given = SparkConf()
+    settings = {name.replace("_", "."): value for name, value in conf.items()}
+    named = remote or master
+    if named is not None and (refused := refusal(named)) is not None:
+        raise SparkMissing(refused)
+    if remote is not None:
+        return _connected(app, remote, settings)
+    return _started(app, master, settings, verbose)
+
+
+def _started(app: str, master: str | None, settings: dict[str, str], verbose: bool) -> SparkSession:
+    from pyspark import SparkConf, SparkContext
+    from pyspark.sql import SparkSession
+
     builder = SparkSession.builder.appName(app)
-    if master is not None:
-        builder = builder.master(master)
-    elif not given.contains("spark.master"):
-        builder = builder.master("local[*]")
-    chosen = master or given.get("spark.master", "local[*]") or "local[*]"
-    if chosen.startswith("local") and not given.contains("spark.driver.bindAddress"):
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    if SparkContext._active_spark_context is not None:
+        return builder.getOrCreate()
+    if master is not None and master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        builder = builder.config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.host", "127.0.0.1")
-    for name, value in DEFAULTS.items():
-        if not given.contains(name):
+    asked = {"spark.app.name": app, **QUIET, **({} if master is None else {"spark.master": master}), **settings}
+    try:
+        with starting(SparkConf(loadDefaults=False).setAll(list(asked.items())), verbose) as gateway:
+            # All of Spark's own settings, its files and arguments included: only the JVM knows them.
+            given = SparkConf(_jvm=gateway.jvm).setAll(list(asked.items()))
+            local = (given.get("spark.master") or "local").startswith("local")
+            for name, value in (DEFAULTS | LOOPBACK if local else DEFAULTS).items():
+                given.setIfMissing(name, value)
+            context = SparkContext(conf=given, gateway=gateway)
+            made = builder.getOrCreate()
+            if not verbose:
+                context.setLogLevel("ERROR")
+            return made
+    except Exception as error:
+        where = "" if master is None else f" on {master}"
+        raise SparkMissing(f"Spark did not start{where}: {why(error)}. {ADVICE}") from error
+
+
+def _remote(master: str | None) -> str | None:
+    if master is not None:
+        return master if master.startswith("sc://") else None
+    return os.environ.get("SPARK_REMOTE")
+
+
+def _connected(app: str, remote: str, settings: dict[str, str]) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    try:
+        builder = SparkSession.builder.appName(app).remote(remote)
+        for name, value in (SESSION_DEFAULTS | settings).items():
             builder = builder.config(name, value)
-    for name, value in conf.items():
-        builder = builder.config(name.replace("_", "."), value)
-    made = builder.getOrCreate()
-    made.sparkContext.setLogLevel("ERROR")
+        made = builder.getOrCreate()
+        made.range(1).count()  # the first call that needs the server
+    except Exception as error:
+        raise SparkMissing(f"there is no session at {remote}: {cause(error)}. {ADVICE}") from error
     return made
 
 
@@ -94,6 +138,17 @@ def _pandas() -> Finding:
         return Finding("pandas", "not installed", "Install it with: pip install 'headwater[spark]'")
     advice = "" if int(version.split(".")[0]) < 3 else "Install one below 3 with: pip install 'pandas<3'"
     return Finding("pandas", version, advice)
+
+
+def _connect() -> Finding:
+    """The packages that PySpark needs as a client of Spark Connect, which it does not bring along."""
+    wanted = ("grpcio", "grpcio-status", "googleapis-common-protos", "zstandard")
+    try:
+        versions = [importlib.metadata.version(name) for name in wanted]
+    except importlib.metadata.PackageNotFoundError as missing:
+        what = f"{missing.name} is not installed"
+        return Finding("Spark Connect", what, "Install what it needs with: pip install 'pyspark[connect]'")
+    return Finding("Spark Connect", f"grpcio {versions[0]}", "")
 
 
 def _java() -> Finding:

@@ -15,8 +15,17 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from headwater.spark import options as asked
+from headwater.spark.matching import check_match
 from headwater.spark.options import EARLIEST, Options
-from headwater.spark.planning import Plan, first_position, head_of, judge, last_position, plan, plan_table
+from headwater.spark.planning import (
+    Plan,
+    first_position,
+    judge,
+    last_position,
+    looked_at,
+    plan,
+    plan_table,
+)
 from headwater.spark.ranges import Range
 from headwater.spark.reading import Task, Work, rows_of
 from headwater.spark.rows import Shape, check, stored
@@ -47,9 +56,10 @@ def plan_batch(options: Options, columns: list[str]) -> Plan:
     """Everything from the read's start to where the node is now, or where it is to end. Raises DataLoss."""
     if options.node is None:
         return plan_table(options, columns)
-    node = options.node
-    start = first_position(options, node, EARLIEST)
-    planned = plan(options, node, Range(start, last_position(options, head_of(node))), columns)
+    node, head = looked_at(options, options.node)
+    check_match(options, node)
+    start = first_position(options, node, head, EARLIEST)
+    planned = plan(options, node, Range(start, last_position(options, head)), columns, head)
     if isinstance(options.starting, int) and options.starting > 0:
         judge(planned.losses, options.selection, start, options.fail_on_loss)
     return planned

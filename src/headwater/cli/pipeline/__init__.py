@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from headwater.cli.client import printable
-from headwater.cli.pipeline.common import IMPATIENCE_S, URL_DEFAULT, Token, Url, telling
+from headwater.cli.pipeline.common import IMPATIENCE_S, URL_DEFAULT, Token, Url, job_command, telling
 
 app = typer.Typer(help="Run the data pipeline on Spark, and see how its jobs went.", no_args_is_help=True)
 run_app = typer.Typer(help="Run a job. `headwater doctor` says what it needs.", no_args_is_help=True)
@@ -20,6 +20,9 @@ app.add_typer(run_app, name="run")
 
 for _module in ("lake_jobs", "table_jobs", "stream_jobs", "backup_jobs"):
     importlib.import_module(f"headwater.cli.pipeline.{_module}").register(run_app)
+for _job in run_app.registered_commands:
+    if _job.callback is not None:
+        _job.callback = job_command(_job.callback)
 
 
 @app.command()
@@ -40,7 +43,7 @@ def status(
             typer.echo(json.dumps(run))
             continue
         began = datetime.fromtimestamp(run.pop("began_ms") / 1_000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
-        head = f"{began}  {run.pop('job'):<10} {run.pop('outcome'):<7} {run.pop('seconds')} s"
+        head = f"{began}  {run.pop('job'):<10} {run.pop('outcome'):<8} {run.pop('seconds')} s"
         typer.echo(printable(f"{head}  {json.dumps(run)}"))
     if not runs:
         typer.echo("no job has run against this node yet", err=True)

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from headwater.cli.client import printable
-from headwater.cli.pipeline.common import URL_DEFAULT, Master, Token, Url, run, show, telling
+from headwater.cli.pipeline.common import URL_DEFAULT, Master, Token, Url, run, show, sparked, telling
 from headwater.cli.progress import progress
 
 Endpoint = Annotated[
@@ -84,8 +84,6 @@ def restore(
     with telling():
         from headwater.spark.jobs.restore import planned, restore
         from headwater.spark.objects import Place
-        from headwater.spark.runs import recorded
-        from headwater.spark.session import session
 
         place = Place(source, endpoint, region)
         if list_only:
@@ -97,16 +95,8 @@ def restore(
             raise typer.BadParameter("only a lake at s3://… has an endpoint or a region", param_hint="--lake")
         target = lake if lake == "auto" else Place(lake, lake_endpoint, lake_region)
         planned(place, data, target, backup)  # before Spark is started: what cannot be done is told at once
-        spark = session("headwater restore", master)
-        try:
-            with progress() as tell:
-                summary = recorded(
-                    "restore",
-                    None,
-                    lambda: restore(spark, source=place, data=data, lake=target, backup=backup, progress=tell),
-                )
-        finally:
-            spark.stop()
+        with sparked("restore", master) as spark, progress() as tell:
+            summary = restore(spark, source=place, data=data, lake=target, backup=backup, progress=tell)
         show("restore", summary)
         where = "" if lake == "auto" else f" --lake {lake}"
         typer.echo(printable(f"start it with: headwater serve --data {data}{where}"), err=True)

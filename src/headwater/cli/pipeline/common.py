@@ -1,14 +1,19 @@
 """What every `headwater pipeline` command shares: its options, a Spark session, progress, a summary, exit codes.
-Owns how a job is run from a terminal or a script. Never knows what a job does.
+Owns how a job is run from a terminal or a script, and that no failure is told as a traceback, unless with --verbose.
+Never knows what a job does.
 Exit codes: 0 done, 1 refused, failed or with findings, 2 the command was wrong."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import json
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -32,34 +37,77 @@ Master = Annotated[
     str | None,
     typer.Option("--master", metavar="URL", help="Spark master; else Spark's own settings, else local[*]."),
 ]
+RequireMatch = Annotated[
+    bool, typer.Option("--require-match", help="Fail when no stream goes by a name, the pattern or the bucket.")
+]
+AllowDataLoss = Annotated[
+    bool,
+    typer.Option(
+        "--allow-data-loss", help="Go on when records are gone, or the node is another one or was restored."
+    ),
+]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Show what Spark logs, and where in the code a failure came from.")
+]
 URL_DEFAULT = "http://127.0.0.1:4437"
 IMPATIENCE_S = 2.0
 """How long somebody at a terminal waits for a node that may not be there at all."""
 
 Job = Callable[["SparkSession", "Node", "Progress"], dict[str, object]]
+_verbose: ContextVar[bool] = ContextVar("verbose", default=False)
+
+
+def job_command(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with what all have: the option --verbose, and failures that are told in a line or two."""
+
+    @functools.wraps(command)
+    def wrapped(*, verbose: bool, **given: Any) -> None:
+        _verbose.set(verbose)
+        with telling():
+            command(**given)
+
+    own = inspect.signature(command, eval_str=True)
+    option = inspect.Parameter("verbose", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Verbose)
+    wrapped.__signature__ = own.replace(parameters=[*own.parameters.values(), option])  # type: ignore[attr-defined]
+    return wrapped
 
 
 def run(name: str, url: str, token: str | None, master: str | None, job: Job, **conf: str) -> dict[str, object]:
     """Runs a job on a session made for it; a bar on a terminal, and one line of JSON at the end on standard output."""
     with telling():
-        from headwater.spark.failures import cause, quiet, spark_errors
         from headwater.spark.node import Node
-        from headwater.spark.runs import JobRefused, recorded
-        from headwater.spark.session import session
 
         Node(url, token, IMPATIENCE_S).groups()  # before Spark is started: a wrong address is told at once
         node = Node(url, token)
-        spark = session(f"headwater {name}", master, **conf)
-        quiet(spark)
-        try:
-            with progress() as tell:
-                summary = recorded(name, node, lambda: job(spark, node, tell))
-        except spark_errors() as error:
-            raise JobRefused(cause(error)) from error
-        finally:
-            spark.stop()
+        with sparked(name, master, **conf) as spark, progress() as tell:
+            summary = job(spark, node, tell)
         show(name, summary)
+        warnings = summary.get("warnings")
+        for warning in warnings if isinstance(warnings, list) else []:
+            typer.echo(printable(f"warning: {warning}"), err=True)
         return summary
+
+
+@contextmanager
+def sparked(name: str, master: str | None, **conf: str) -> Iterator[SparkSession]:
+    """A session for one job, ended with the block. What Spark raises in it becomes JobRefused, with the cause."""
+    from headwater.spark.failures import quiet, refused, spark_errors
+    from headwater.spark.session import session
+
+    verbose = _verbose.get()
+    spark = session(f"headwater {name}", master, verbose=verbose, **conf)
+    if not verbose:
+        quiet(spark)
+    try:
+        yield spark
+    except spark_errors() as error:
+        raise refused(error) from error
+    finally:
+        spark.stop()
+def ended(summary: dict[str, object]) -> None:
+    """Exit code 1 for a job that found something that somebody should look at."""
+    if summary["outcome"] != "done":
+        raise typer.Exit(1)
 
 
 def show(name: str, summary: dict[str, object]) -> None:
@@ -75,17 +123,30 @@ def show(name: str, summary: dict[str, object]) -> None:
 def telling() -> Iterator[None]:
     """A failure is printed with what to do about it and becomes the exit code."""
     from headwater.lake.store import StoreError
+    from headwater.spark.failures import advice
     from headwater.spark.node import NodeError
     from headwater.spark.runs import JobRefused
     from headwater.spark.session import SparkMissing
 
     try:
         yield
+    except (typer.Exit, typer.Abort, typer.BadParameter):
+        raise
     except JobRefused as refused:
-        typer.echo(printable(f"error: {refused.message}"), err=True)
-        if refused.advice:
-            typer.echo(printable(f"  {refused.advice}"), err=True)
-        raise typer.Exit(1) from None
+        _tell(refused, refused.message, refused.advice or advice(refused.message))
     except (NodeError, SparkMissing, StoreError) as why:
-        typer.echo(printable(f"error: {why}"), err=True)
-        raise typer.Exit(1) from None
+        _tell(why, str(why))
+    except OSError as error:
+        place = "" if error.filename is None else f"{error.filename}: "
+        _tell(error, f"{place}{error.strerror or error}", "check the path, and that you may read and write there")
+    except Exception as error:
+        _tell(error, f"{type(error).__name__}: {error}", "nobody foresaw this: --verbose shows where it came from")
+
+
+def _tell(error: Exception, message: str, advice: str = "") -> NoReturn:
+    if _verbose.get():
+        traceback.print_exception(error)
+    typer.echo(printable(f"error: {message}"), err=True)
+    if advice:
+        typer.echo(printable(f"  {advice}"), err=True)
+    raise typer.Exit(1) from None

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from headwater.cli.client import printable
-from headwater.cli.pipeline.common import URL_DEFAULT, Master, Token, Url, run
+from headwater.cli.pipeline.common import URL_DEFAULT, Master, Token, Url, ended, run
 from headwater.config import Setting
 from headwater.setting_values import GIB, MIB, TIB, Wrong, parsed
 
@@ -179,8 +179,7 @@ def verify(
     summary: dict[str, Any] = run("verify", url, token, master, job)
     for finding in summary["findings"]:
         typer.echo(printable(f"{finding['kind']}: {finding['subject']}: {finding['what']}"), err=True)
-    if summary["findings_count"]:
-        raise typer.Exit(1)
+    ended(summary)
 
 
 def usage(

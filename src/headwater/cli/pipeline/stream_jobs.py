@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from headwater.cli.pipeline.common import URL_DEFAULT, Master, Token, Url, run
+from headwater.cli.pipeline.common import URL_DEFAULT, AllowDataLoss, Master, RequireMatch, Token, Url, run
 
 FORMATS = ("parquet", "json", "csv", "orc", "text")
 """As `headwater.spark.jobs.backfill` has them, which is not imported for a wrong name."""
@@ -85,6 +85,16 @@ def route(
     interval: Annotated[
         str, typer.Option("--interval", metavar="TIME", help="With --follow: a batch so often.")
     ] = "1 second",
+    added_streams: Annotated[
+        str,
+        typer.Option(
+            "--added-streams",
+            metavar="earliest|latest",
+            help="Where streams begin that earlier runs with this checkpoint did not read.",
+        ),
+    ] = "latest",
+    require_match: RequireMatch = False,
+    allow_data_loss: AllowDataLoss = False,
     create: Create = True,
     partitions: Partitions = None,
     url: Url = URL_DEFAULT,
@@ -112,6 +122,8 @@ def route(
         "bucket": bucket or "",
         "startingOffsets": start,
         "maxOffsetsPerTrigger": "" if batch_rows is None else str(batch_rows),
+        "addedStreams": added_streams,
+        "failOnDataLoss": "false" if allow_data_loss else "",
     }
 
     def job(spark, node, progress):
@@ -131,6 +143,7 @@ def route(
             available_now=not follow,
             interval=interval,
             partitions=partitions,
+            require_match=require_match,
             progress=progress,
         )
 

@@ -5,11 +5,21 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from headwater.cli.pipeline.common import URL_DEFAULT, Master, Token, Url, run, telling
+from headwater.cli.pipeline.common import (
+    URL_DEFAULT,
+    AllowDataLoss,
+    Master,
+    RequireMatch,
+    Token,
+    Url,
+    ended,
+    run,
+    telling,
+)
 
 Subscribe = Annotated[
     list[str] | None, typer.Option("--stream", metavar="NAME", help="Read this stream; may be given several times.")
@@ -72,6 +82,16 @@ def derive(
         str | None, typer.Option("--endpoint", metavar="URL", help="Of an S3 that is not Amazon's.")
     ] = None,
     region: Annotated[str | None, typer.Option("--region", metavar="NAME", help="Of the table's S3 bucket.")] = None,
+    quarantined_max: Annotated[
+        str,
+        typer.Option(
+            "--quarantined-max",
+            metavar="COUNT|PERCENT%",
+            help="Exit with 1 when more records than this go to the quarantine, such as 100 or 2%.",
+        ),
+    ] = "0",
+    require_match: RequireMatch = False,
+    allow_data_loss: AllowDataLoss = False,
     url: Url = URL_DEFAULT,
     token: Token = None,
     master: Master = None,
@@ -79,13 +99,15 @@ def derive(
     """Make a typed table of JSON streams, and keep it up to date, each record once.
 
     Run again it adds what is new. Records that do not fit the schema go to the
-    quarantine table, with the reason. The table is a Delta table, partitioned
-    by day and bucket.
+    quarantine table, with the reason, and the exit code is 1 then. The table
+    is a Delta table, partitioned by day and bucket.
 
         headwater pipeline run derive ./tables/events --bucket runs
             --schema "kind STRING NOT NULL, tokens BIGINT"
     """
     source = _source(subscribe, pattern, bucket)
+    if allow_data_loss:
+        source["failOnDataLoss"] = "false"
     text = schema
     if schema is not None and schema.startswith("@"):
         try:
@@ -116,11 +138,13 @@ def derive(
             day_from=day_from,
             any_content_type=any_content_type,
             sample_rows=sample,
+            quarantined_max=quarantined_max,
+            require_match=require_match,
             progress=progress,
         )
 
     _interruptible(continuous)
-    run("derive", url, token, master, job)
+    ended(run("derive", url, token, master, job))
 
 
 def fold(
@@ -143,12 +167,17 @@ def fold(
         int, typer.Option("--min-records", min=1, help="Leave streams with fewer new records for later.")
     ] = 100,
     until: Annotated[
-        int | None,
-        typer.Option("--until", metavar="POSITION", help="Leave later records alone: others have yet to read them."),
+        str | None,
+        typer.Option(
+            "--until",
+            metavar="POSITION|JSON",
+            help="Leave later records alone: others have yet to read them. JSON as a query's progress has it.",
+        ),
     ] = None,
     flush: Annotated[
         bool, typer.Option("--flush/--no-flush", help="First settle what is in the node's memory.")
     ] = True,
+    require_match: RequireMatch = False,
     url: Url = URL_DEFAULT,
     token: Token = None,
     master: Master = None,
@@ -176,13 +205,12 @@ def fold(
             pattern=pattern,
             min_records=min_records,
             flush=flush,
-            until=until,
+            until=None if until is None else _position(until),
+            require_match=require_match,
             progress=progress,
         )
 
-    summary = run("fold", url, token, master, job)
-    if summary["failed"] or summary["incomplete"]:
-        raise typer.Exit(1)
+    ended(run("fold", url, token, master, job))
 
 
 def declared(
@@ -192,6 +220,8 @@ def declared(
         float, typer.Option("--interval", metavar="SECONDS", min=0, help="With --continuous: a round so often.")
     ] = 10.0,
     check: Annotated[bool, typer.Option("--check", help="Only say whether it would run.")] = False,
+    require_match: RequireMatch = False,
+    allow_data_loss: AllowDataLoss = False,
     url: Annotated[
         str | None,
         typer.Option("--url", metavar="URL", envvar="HEADWATER_URL", help="Address of the node; else the file's."),
@@ -213,14 +243,19 @@ def declared(
         from headwater.spark.declared_run import run as work
 
         return work(
-            spark, node, loaded, continuous=continuous, interval_s=interval, check_only=check, progress=progress
+            spark,
+            node,
+            loaded,
+            continuous=continuous,
+            interval_s=interval,
+            check_only=check,
+            require_match=require_match,
+            allow_data_loss=allow_data_loss,
+            progress=progress,
         )
 
     _interruptible(continuous)
-    summary = run("declared", url or loaded.pipeline.source.url or URL_DEFAULT, token, master, job)
-    folds = summary.get("folds")
-    if isinstance(folds, list) and any(one["failed"] or one["incomplete"] for one in folds):
-        raise typer.Exit(1)
+    ended(run("declared", url or loaded.pipeline.source.url or URL_DEFAULT, token, master, job))
 
 
 def _source(subscribe: list[str] | None, pattern: str | None, bucket: str | None) -> dict[str, str]:
@@ -229,6 +264,15 @@ def _source(subscribe: list[str] | None, pattern: str | None, bucket: str | None
     if len(given) != 1:
         raise typer.BadParameter("say which streams to read: give one of --stream, --pattern and --bucket")
     return given
+
+
+def _position(text: str) -> Any:
+    from headwater.spark.options import BadOptions, offset_in
+
+    try:
+        return int(text) if text.isascii() and text.isdigit() else offset_in("--until", text)
+    except BadOptions as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 def _interruptible(continuous: bool) -> None:

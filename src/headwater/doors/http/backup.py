@@ -22,6 +22,7 @@ from headwater.doors.http import headers as parse
 from headwater.doors.http.connection import Exchange
 from headwater.engine.backup import Backups, Hold
 from headwater.errors import BadBody, BadQuery, MethodNotAllowed, NoSuchRoute
+from headwater.model import json_mode
 
 HOLD_MS_DEFAULT, HOLD_MS_MIN, HOLD_MS_MAX = 3_600_000, 100, 86_400_000
 PART_BYTES_DEFAULT = 16 * 1024 * 1024
@@ -110,7 +111,7 @@ def _wish(body: bytes) -> Wish:
     try:
         wish = _decode(body) if body else Wish()
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-        raise BadBody(f"expected an object with hold_ms ({error})") from None
+        raise BadBody(f"expected an object with hold_ms ({json_mode.fault(error, body)})") from None
     if not HOLD_MS_MIN <= wish.hold_ms <= HOLD_MS_MAX:
         raise BadBody(f"hold_ms is from {HOLD_MS_MIN} to {HOLD_MS_MAX}")
     return wish

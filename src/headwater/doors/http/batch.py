@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from struct import Struct
 
-import msgspec
-
 from headwater.config import Settings
 from headwater.doors.http import headers as parse
+from headwater.doors.http.bulk_entries import AT_ONCE_BYTES_MAX, REQUEST_TIMES, BulkEntry, Pause, bulk_entries
 from headwater.doors.http.connection import Exchange
+from headwater.doors.http.slices import Work
 from headwater.engine.group import Group, Outcome
 from headwater.errors import (
     BadBody,
@@ -21,9 +21,10 @@ from headwater.errors import (
     Failure,
     MethodNotAllowed,
     StreamNotFound,
+    TooManyRecords,
     row,
 )
-from headwater.model import json_mode, offsets
+from headwater.model import content_types, json_mode, json_slices, offsets
 from headwater.model.commands import Append, Create, Producer
 from headwater.model.events import Appended, Created
 from headwater.model.names import DEFAULT_BUCKET, bucket_of
@@ -31,32 +32,7 @@ from headwater.model.stream import NEVER_MS, Unchanged
 
 FRAMES_MAX = 512
 BATCH_BYTES_MAX = 32 * 1024 * 1024
-ENTRIES_MAX = 10_000
 _SIZE = Struct(">I")
-
-
-class BulkEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One entry of a bulk append. Exactly one of `records`, `text` and `binary` brings data."""
-
-    stream: str
-    content_type: str | None = None
-    records: list[msgspec.Raw] | None = None
-    """JSON messages, one record each."""
-    text: list[str] | None = None
-    """UTF-8 records."""
-    binary: list[bytes] | None = None
-    """Binary records: base64 in JSON, raw in msgpack."""
-    producer_id: str | None = None
-    producer_epoch: int | None = None
-    producer_seq: int | None = None
-    stream_seq: str | None = None
-    close: bool = False
-    create: bool = False
-    """The stream is made first, with `content_type`, when there is none."""
-
-
-_json_entries = msgspec.json.Decoder(list[BulkEntry]).decode
-_pack_entries = msgspec.msgpack.Decoder(list[BulkEntry]).decode
 
 
 class _Gather:
@@ -71,12 +47,15 @@ class _Gather:
         return _Entry(self, index)
 
     def set(self, index: int, outcome: Outcome, created: bool = False) -> None:
-        answer = self._answers[index] = _told(outcome)
-        if created:
-            answer["created"] = True
-        self._left -= 1
-        if not self._left:
-            self._exchange.json(200, self._answers)
+        try:
+            answer = self._answers[index] = _told(outcome)
+            if created:
+                answer["created"] = True
+            self._left -= 1
+            if not self._left:
+                self._exchange.json(200, self._answers)
+        except Exception:
+            self._exchange.broke()
 
 
 class _Entry:
@@ -136,9 +115,11 @@ def _told(outcome: Outcome) -> dict[str, object]:
         return {"status": meaning.status, "error": error, **facts}
     if isinstance(outcome, Appended):
         status = 200 if outcome.producer is not None and outcome.records else 204
-        return {"status": status, "stream_next_offset": offsets.show(outcome.end)}
+        closed = {"stream_closed": "true"} if outcome.closed else {}
+        return {"status": status, "stream_next_offset": offsets.show(outcome.end), **closed}
     if isinstance(outcome, Unchanged):
-        return {"status": 204, "stream_next_offset": offsets.show(outcome.end), "duplicate": True}
+        closed = {"stream_closed": "true"} if outcome.closed else {}
+        return {"status": 204, "stream_next_offset": offsets.show(outcome.end), **closed, "duplicate": True}
     raise RuntimeError(f"an append ended as {outcome!r}")
 
 
@@ -146,6 +127,7 @@ class Batches:
     def __init__(self, group: Group, settings: Settings) -> None:
         self._group = group
         self._settings = settings
+        self._records_max = settings.append_records_max
 
     def append_batch(self, exchange: Exchange, key: str) -> None:
         """`POST {stream}/append-batch`: frames of u32 big-endian length and payload, one record or JSON body each."""
@@ -156,16 +138,9 @@ class Batches:
         if raw is None:
             raise BadHeader("Content-Type", "an append names the content type of its frames")
         media = parse.content_type(raw, self._settings.content_type_bytes_max)
-        frames = split_frames(request.body)
-        gather = _Gather(exchange, len(frames))
-        for index, payload in enumerate(frames):
-            waiter = gather.waiter(index)
-            try:
-                records = json_mode.messages(payload) if media == json_mode.JSON else [payload]
-            except BadBody as bad:
-                waiter.resolve(bad)
-                continue
-            self._group.submit(key, Append(records, media), waiter)
+        parse.refuse(request.headers, parse.APPEND_ONLY, "it judges one append, and each frame of a batch is one")
+        close = parse.flag(request.headers, b"stream-closed")
+        self._run(exchange, self._submit_frames(exchange, key, media, frames_of(request.body), close))
 
     def bulk(self, exchange: Exchange) -> None:
         """`POST /__headwater/append`: many streams in one request, JSON or msgpack, one answer per entry, in order."""
@@ -173,32 +148,65 @@ class Batches:
         if request.method != b"POST":
             raise MethodNotAllowed("POST, OPTIONS")
         packed = request.headers.get(b"content-type", b"").startswith(b"application/msgpack")
-        try:
-            entries = (_pack_entries if packed else _json_entries)(request.body)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise BadBody(f"expected a list of entries ({error})") from None
-        if not entries:
-            raise BadBody("an empty list appends nothing")
-        if len(entries) > ENTRIES_MAX:
-            raise BadBody(f"at most {ENTRIES_MAX} entries in one request")
-        if packed and any(entry.records is not None for entry in entries):
-            raise BadBody("msgpack entries bring text or binary, not records")
+        self._run(exchange, self._submit_entries(exchange, packed))
+
+    @staticmethod
+    def _run(exchange: Exchange, work: Work) -> None:
+        if len(exchange.request.body) > AT_ONCE_BYTES_MAX:
+            exchange.in_slices(work)
+        else:
+            for _ in work:
+                pass
+
+    def _submit_frames(
+        self, exchange: Exchange, key: str, media: str, frames: list[tuple[int, int]], close: bool
+    ) -> Work:
+        body = exchange.request.body
+        gather = _Gather(exchange, len(frames))
+        room = self._records_max * REQUEST_TIMES
+        pause = Pause()
+        last = len(frames) - 1
+        for index, (start, end) in enumerate(frames):
+            waiter = gather.waiter(index)
+            payload = body[start:end]
+            records = [payload]
+            try:
+                if media == json_mode.JSON:
+                    records = yield from _messages(payload, self._records_max)
+                room -= len(records)
+                if room < 0:
+                    raise TooManyRecords(self._records_max * REQUEST_TIMES, REQUEST_TIMES)
+            except Failure as refused:
+                waiter.resolve(refused)
+            else:
+                self._group.submit(key, Append(records, media, close=close and index == last), waiter)
+            if pause.is_due(len(records), end - start):
+                yield
+
+    def _submit_entries(self, exchange: Exchange, packed: bool) -> Work:
+        body = exchange.request.body
+        entries = yield from bulk_entries(body, packed, self._records_max)
         gather = _Gather(exchange, len(entries))
+        pause = Pause()
         for index, entry in enumerate(entries):
             waiter = gather.waiter(index)
             try:
                 key, command = self._command(entry)
+                if command.records and (entry.records is not None or command.content_type == json_mode.JSON):
+                    yield from _check_json(command.records)
                 if entry.create and self._is_missing(entry, key):
                     made = _Made(gather, index)
                     self._group.submit(
                         key, Create(key, entry.content_type or command.content_type, []), _Creation(made)
                     )
                     self._group.submit(key, command, made)
-                    continue
+                else:
+                    self._group.submit(key, command, waiter)
             except Failure as failure:
                 waiter.resolve(failure)
-                continue
-            self._group.submit(key, command, waiter)
+            else:
+                if pause.is_due(len(command.records), 0):
+                    yield
 
     def _is_missing(self, entry: BulkEntry, key: str) -> bool:
         """True when the stream has to be made, or may have to be. Raises BucketNotFound."""
@@ -219,7 +227,7 @@ class Batches:
         key = parse.stream_key(path, settings.stream_name_bytes_max)
         media = None
         if entry.content_type is not None:
-            media = parse.content_type(entry.content_type.encode(), settings.content_type_bytes_max)
+            media = content_types.check(entry.content_type, settings.content_type_bytes_max)
         elif entry.records is not None:
             media = json_mode.JSON
         records = _records(entry, media)
@@ -258,26 +266,30 @@ def _records(entry: BulkEntry, media: str | None) -> list[bytes]:
         raise BadBody("an empty record cannot be appended")
     if found and media is None:
         raise BadBody("text and binary name their content_type")
-    if (entry.records is not None or media == json_mode.JSON) and found:
-        _check_json(found)
     return found
 
 
-def _check_json(records: list[bytes]) -> None:
+def _messages(body: bytes, count_max: int) -> json_slices.Slices:
+    if json_mode.is_long(body):
+        return (yield from json_mode.messages_in_slices(body, False, count_max))
+    return json_mode.messages(body, False, count_max)
+
+
+def _check_json(records: list[bytes]) -> Work:
     """Each record is one JSON value. Raises BadBody.
 
     All are read as one array. Its elements are compared with the records: "[1" and "2]" make an array of their own.
     """
-    values = json_mode.messages(b"[" + b",".join(records) + b"]")
+    values = yield from _messages(b"[" + b",".join(records) + b"]", json_mode.COUNT_MAX)
     if values != records and [value.strip() for value in values] != [record.strip() for record in records]:
         raise BadBody("a record of a JSON stream is one JSON value")
 
 
-def split_frames(body: bytes) -> list[bytes]:
-    """The payloads of an append-batch body. Raises BadBody or BodyTooLarge."""
+def frames_of(body: bytes) -> list[tuple[int, int]]:
+    """Where each frame's payload begins and ends in an append-batch body. Raises BadBody or BodyTooLarge."""
     if len(body) > BATCH_BYTES_MAX:
         raise BodyTooLarge(BATCH_BYTES_MAX)
-    frames: list[bytes] = []
+    frames: list[tuple[int, int]] = []
     at, size = 0, len(body)
     while at < size:
         if at + 4 > size:
@@ -290,7 +302,7 @@ def split_frames(body: bytes) -> list[bytes]:
             raise BadBody("a frame is cut off")
         if len(frames) >= FRAMES_MAX:
             raise BadBody(f"at most {FRAMES_MAX} frames in one batch")
-        frames.append(body[at : at + length])
+        frames.append((at, at + length))
         at += length
     if not frames:
         raise BadBody("an empty batch appends nothing")

@@ -1,18 +1,20 @@
 """Buckets over HTTP: create, look at, list and delete them.
 
-Owns `/{bucket}` and `/ds/{bucket}` themselves. Never touches the streams inside.
+Owns `/{bucket}` and `/ds/{bucket}` themselves, and `/__headwater/buckets`, which names any bucket.
+Never touches the streams inside.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 from headwater.doors.http import headers as parse
 from headwater.doors.http.connection import Exchange
-from headwater.engine import buckets as engine
-from headwater.errors import BadQuery, BucketExists, MethodNotAllowed
-from headwater.model.names import check_bucket
+from headwater.engine.group import Group, Outcome
+from headwater.engine.listing import page
+from headwater.errors import BadQuery, BucketExists, BucketNotFound, Failure, MethodNotAllowed, NoSuchRoute
+from headwater.model.commands import CreateBucket, DeleteBucket
+from headwater.model.names import DEFAULT_BUCKET, check_bucket
 
 LIMIT_DEFAULT = LIMIT_MAX = 1000
 _LIST_QUERY = ("prefix", "after", "limit")
@@ -20,66 +22,67 @@ _LIMIT = re.compile("[1-9][0-9]{0,3}")
 
 
 class Buckets:
-    def __init__(self, buckets: engine.Buckets) -> None:
-        self._buckets = buckets
+    def __init__(self, group: Group) -> None:
+        self._group = group
 
-    def with_bucket(self, exchange: Exchange, name: str, act: Callable[[], None]) -> None:
-        """Calls `act` when there is such a bucket, at once where that is known. Otherwise says that there is none."""
-        if self._buckets.exists(name):
-            act()
-        else:
-            exchange.run(self._once_required(name, act))
-
-    async def _once_required(self, name: str, act: Callable[[], None]) -> None:
-        await self._buckets.require(name)
-        act()
+    def require(self, name: str) -> None:
+        """Raises BucketNotFound when there is no such bucket."""
+        bucket = self._group.shelf.bucket(name)
+        if (bucket is None or not bucket.exists) and name != DEFAULT_BUCKET:
+            raise BucketNotFound
 
     def handle(self, exchange: Exchange, name: str, strict: bool) -> None:
         """A request on a bucket. `strict`: creating it again is a conflict, as the extension spec says of /ds/."""
         method = exchange.request.method
         check_bucket(name)
         if method == b"PUT":
-            exchange.run(self._create(exchange, name, strict))
+            if strict:
+                exchange.when(lambda _: exchange.empty(201, []))
+            else:
+                exchange.then = self._created
+            self._group.submit_bucket(CreateBucket(name), exchange)
         elif method == b"DELETE":
-            exchange.run(self._delete(exchange, name))
+            exchange.when(lambda _: exchange.empty(204, []))
+            self._group.submit_bucket(DeleteBucket(name), exchange)
         elif method in (b"GET", b"HEAD"):
-            exchange.run(self._show(exchange, name))
+            exchange.when(lambda _: self._show(exchange, name))
+            self._group.after_pending(exchange)
         else:
             raise MethodNotAllowed("GET, HEAD, PUT, DELETE, OPTIONS")
 
-    async def _create(self, exchange: Exchange, name: str, strict: bool) -> None:
-        try:
-            await self._buckets.create(name)
-        except BucketExists:
-            if strict:
-                raise
-            exchange.empty(200, [])
-            return
-        exchange.empty(201, [])
-
-    async def _delete(self, exchange: Exchange, name: str) -> None:
-        await self._buckets.delete(name)
-        exchange.empty(204, [])
-
-    async def _show(self, exchange: Exchange, name: str) -> None:
-        count, created_ms = await self._buckets.describe(name)
-        exchange.json(200, {"bucket_id": name, "streams": count, "created_at_ms": created_ms})
+    def by_any_name(self, exchange: Exchange, rest: bytes, query: bytes) -> None:
+        """`GET /__headwater/buckets/{bucket}` and `.../streams`: also those that only /v1/stream/ can name."""
+        parts = [parse.path_text(part) for part in rest.split(b"/")]
+        if exchange.request.method not in (b"GET", b"HEAD"):
+            raise MethodNotAllowed("GET, HEAD, OPTIONS")
+        match parts:
+            case ["", name] if name:
+                exchange.when(lambda _: self._show(exchange, name))
+                self._group.after_pending(exchange)
+            case ["", name, "streams"] if name:
+                self._page(exchange, name, query)
+            case _:
+                raise NoSuchRoute
 
     def list(self, exchange: Exchange, name: str, query: bytes) -> None:
         if exchange.request.method not in (b"GET", b"HEAD"):
             raise MethodNotAllowed("GET, HEAD, OPTIONS")
         check_bucket(name)
+        self._page(exchange, name, query)
+
+    def _page(self, exchange: Exchange, name: str, query: bytes) -> None:
         wanted = parse.query(query, _LIST_QUERY)
         limit_text = wanted.get("limit", str(LIMIT_DEFAULT))
         if _LIMIT.fullmatch(limit_text) is None or int(limit_text) > LIMIT_MAX:
             raise BadQuery("limit", f"expected 1 to {LIMIT_MAX}")
         prefix, after, limit = wanted.get("prefix", ""), wanted.get("after", ""), int(limit_text)
-        exchange.run(self._list(exchange, name, prefix, after, limit))
+        exchange.when(lambda _: self._list(exchange, name, prefix, after, limit))
+        self._group.after_pending(exchange)
 
-    async def _list(self, exchange: Exchange, name: str, prefix: str, after: str, limit: int) -> None:
-        await self._buckets.require(name)
-        count = await self._buckets.count(name)
-        found = await self._buckets.page(name, prefix, after, limit)
+    def _list(self, exchange: Exchange, name: str, prefix: str, after: str, limit: int) -> None:
+        self.require(name)
+        bucket = self._group.shelf.bucket(name)
+        found = page(self._group.shelf, name, prefix, after, limit, self._group.clock.now_ms())
         answer = {
             "bucket_id": name,
             "prefix": prefix,
@@ -87,6 +90,21 @@ class Buckets:
             "streams": found.streams,
             "next_cursor": found.streams[-1].stream_id if found.has_more else None,
             "has_more": found.has_more,
-            "bucket_streams": count,
+            "bucket_streams": 0 if bucket is None else bucket.count,
         }
         exchange.json(200, answer)
+
+    def _show(self, exchange: Exchange, name: str) -> None:
+        self.require(name)
+        bucket = self._group.shelf.bucket(name)
+        count, created_ms = (0, 0) if bucket is None else (bucket.count, bucket.created_ms)
+        exchange.json(200, {"bucket_id": name, "streams": count, "created_at_ms": created_ms})
+
+    @staticmethod
+    def _created(exchange: Exchange, outcome: Outcome) -> None:
+        if isinstance(outcome, BucketExists):
+            exchange.empty(200, [])
+        elif isinstance(outcome, Failure):
+            exchange.fail(outcome)
+        else:
+            exchange.empty(201, [])

@@ -15,12 +15,10 @@ from headwater.config import Settings
 from headwater.doors.http import headers as parse
 from headwater.doors.http.connection import Exchange
 from headwater.doors.http.snapshots import discard_refused
-from headwater.engine.engine import Engine
-from headwater.engine.group import Outcome
+from headwater.engine.group import Group, Outcome
 from headwater.engine.signal import Signal
 from headwater.errors import BadBody, BodyTooLarge, Failure, MethodNotAllowed, Overloaded, row
-from headwater.lake.names import snapshot_key
-from headwater.model import offsets
+from headwater.model import content_types, json_mode, offsets
 from headwater.model.commands import PublishSnapshot
 from headwater.model.forks import ColdOffset
 from headwater.model.stream import decide_snapshot
@@ -62,8 +60,8 @@ _decode = msgspec.msgpack.Decoder(list[Entry]).decode
 
 
 class BulkSnapshots:
-    def __init__(self, engine: Engine, blobs: Blobs, settings: Settings, rng: Rng) -> None:
-        self._engine = engine
+    def __init__(self, group: Group, blobs: Blobs, settings: Settings, rng: Rng) -> None:
+        self._group = group
         self._blobs = blobs
         self._settings = settings
         self._rng = rng
@@ -82,7 +80,7 @@ class BulkSnapshots:
         try:
             entries = _decode(request.body)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise BadBody(f"expected a msgpack list of snapshots ({error})") from None
+            raise BadBody(f"expected a msgpack list of snapshots ({json_mode.fault(error, request.body)})") from None
         if not 0 < len(entries) <= ENTRIES_MAX:
             raise BadBody(f"expected 1 to {ENTRIES_MAX} snapshots")
         if self._requests_count >= REQUESTS_MAX:
@@ -124,13 +122,11 @@ class BulkSnapshots:
         key = parse.stream_key(path, settings.stream_name_bytes_max)
         if entry.offset < 0:
             raise BadBody("offset is a number of bytes")
-        if not entry.content_type.isprintable():
-            raise BadBody("content_type holds no control characters")  # it becomes a header
-        parse.content_type(entry.content_type.encode(), settings.content_type_bytes_max)
+        content_types.check(entry.content_type, settings.content_type_bytes_max)
         if len(entry.body) > settings.snapshot_bytes_max:
             raise BodyTooLarge(settings.snapshot_bytes_max)
-        stream = self._engine.find(key, True)
-        blob = snapshot_key(self._engine.group_of(stream).number, stream.sid, entry.offset, self._rng.token(8).hex())
+        stream = self._group.find(key, touch=True)
+        blob = f"snapshots/{stream.sid}/{entry.offset:020d}-{self._rng.token(8).hex()}"
         command = PublishSnapshot(entry.offset, entry.content_type, blob, len(entry.body))
         # Judged twice: now, so that a hopeless blob is not stored, and again when it is.
         try:
@@ -147,7 +143,7 @@ class BulkSnapshots:
         except (BlobsUnavailable, RuntimeError) as error:  # the pool is closed when the node stops
             refused = Overloaded(f"the object store does not answer ({error})")
             outcomes[wish.index] = refused
-            discard_refused(self._engine, wish.command, refused)
+            discard_refused(self._group, wish.command, refused)
             return False
 
     async def _submit(self, wish: _Wish, room: asyncio.Semaphore, outcomes: list[Outcome | None]) -> None:
@@ -159,9 +155,9 @@ class BulkSnapshots:
 
     async def _submitted(self, wish: _Wish) -> Outcome:
         signal = Signal()
-        self._engine.submit(wish.key, wish.command, signal)
+        self._group.submit(wish.key, wish.command, signal)
         outcome = await signal.wait()
-        discard_refused(self._engine, wish.command, outcome)
+        discard_refused(self._group, wish.command, outcome)
         return outcome
 
 

@@ -11,10 +11,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from headwater.doors import faults
 from headwater.doors.http import outflow
 from headwater.doors.http.respond import Responder
+from headwater.doors.http.slices import Work
 from headwater.doors.http.wire import BODY, HEAD, IDLE, Continue, Parsed, Request, RequestParser
 from headwater.engine.group import Outcome
 from headwater.errors import Failure, MethodNotAllowed, NoSuchRoute, Overloaded, RequestTimeout
@@ -27,7 +29,10 @@ PIPELINE_MAX = 256
 """Unanswered requests of one connection; beyond it the socket is not read."""
 BODY_RATE_BYTES_PER_S = 64 * 1024
 """A body is given time for its size at this rate, on top of the fixed allowance."""
+WAITING_BYTES_MAX = 4 * 1024 * 1024
+"""Bodies of requests that wait for those in front of them; beyond it the socket is not read."""
 LINGER_S = 2.0
+T = TypeVar("T")
 _running: set[asyncio.Task[None]] = set()
 """Tasks of exchanges under way: the event loop itself holds them only weakly."""
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -36,12 +41,14 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 class Exchange:
     """A request and the place of its answer in the order of answers."""
 
-    __slots__ = ("answer", "connection", "request", "then")
+    __slots__ = ("answer", "begun", "connection", "request", "then")
 
     def __init__(self, connection: Connection, request: Request) -> None:
         self.connection = connection
         self.request = request
         self.answer: bytes | None = None
+        self.begun = False
+        """True once a part of the answer has been written: it cannot become another one any more."""
         self.then: Callable[[Exchange, Outcome], None] | None = None
         """What to do with the outcome of a submitted command."""
 
@@ -54,20 +61,38 @@ class Exchange:
 
     def resolve(self, outcome: Outcome) -> None:
         if self.then is not None:
-            self.then(self, outcome)
+            try:
+                self.then(self, outcome)
+            except Failure as failure:
+                self.fail(failure)
+            except Exception:
+                self.broke()
 
     def when(self, act: Callable[[Outcome], None]) -> None:
         """Once the outcome is there: a failure is answered, anything else is given to `act`, which may raise one."""
 
         def then(exchange: Exchange, outcome: Outcome) -> None:
-            try:
-                if isinstance(outcome, Failure):
-                    raise outcome
-                act(outcome)
-            except Failure as failure:
-                exchange.fail(failure)
+            if isinstance(outcome, Failure):
+                raise outcome
+            act(outcome)
 
         self.then = then
+
+    def told(self, act: Callable[[T], None]) -> Callable[[T | Failure], None]:
+        """A callback that answers a failure, its own or one that it is given, and hands anything else to `act`."""
+
+        def done(found: T | Failure) -> None:
+            try:
+                if isinstance(found, Failure):
+                    self.fail(found)
+                else:
+                    act(found)
+            except Failure as failure:
+                self.fail(failure)
+            except Exception:
+                self.broke()
+
+        return done
 
     def run(self, work: Coroutine[None, None, None]) -> None:
         """Answers from a coroutine: for what takes a worker thread. Failures it raises are answered too."""
@@ -75,12 +100,34 @@ class Exchange:
         _running.add(task)
         task.add_done_callback(_running.discard)
 
+    def in_slices(self, work: Work) -> None:
+        """Has a long body read by `work`, with others' turns in between. Failures it raises are answered."""
+        self.connection.slicer.add(self, work)
+
     async def _guarded(self, work: Coroutine[None, None, None]) -> None:
         try:
             await work
         except BlobsUnavailable as error:
             self.fail(Overloaded(f"the object store does not answer ({error})"))
         except Failure as failure:
+            self.fail(failure)
+        except Exception:
+            self.broke()
+
+    def broke(self) -> None:
+        """Called while an exception is handled that is a fault of this server: it is logged, and the client is told.
+
+        An answer that has begun cannot tell it: its connection ends.
+        """
+        connection, request = self.connection, self.request
+        failure = faults.report("http", method=request.method, target=request.target[:200])
+        if self not in connection.exchanges:
+            return  # answered, or the client is gone
+        if connection.exchanges[0] is self:
+            connection.drop_streamer()  # at once: what wrote it is not to try again
+        if self.begun:
+            connection.abort()
+        elif self.answer is None:
             self.fail(failure)
 
     @property
@@ -99,6 +146,11 @@ class Exchange:
         else:
             self.answer = data
 
+    def begin(self, head: bytes) -> None:
+        """Writes the header block of an answer that follows part by part."""
+        self.begun = True
+        self.connection.write(head)
+
     def empty(self, status: int, headers: list[tuple[str, str]]) -> None:
         """An answer without a body."""
         length = None if status in (204, 304) else 0
@@ -109,8 +161,13 @@ class Exchange:
         self.reply(data[: data.index(b"\r\n\r\n") + 4] if self.request.method == b"HEAD" else data)
 
     def fail(self, failure: Failure) -> None:
-        head_only = self.request.method == b"HEAD"
-        self.reply(self.responder.failure(failure, self.request.keep_alive, head_only))
+        request = self.request
+        head_only = request.method == b"HEAD"
+        try:
+            data = self.responder.failure(failure, request.keep_alive, head_only)
+        except Exception:
+            data = self.responder.failure(faults.report("http"), request.keep_alive, head_only)
+        self.reply(data)
 
 
 class Streamer(Protocol):
@@ -147,7 +204,9 @@ class Connection(asyncio.Protocol):
         "exchanges",
         "paused",
         "responder",
+        "slicer",
         "streamer",
+        "unjudged",
         "waiting",
     )
 
@@ -155,6 +214,7 @@ class Connection(asyncio.Protocol):
         settings = server.settings
         self._server = server
         self.responder = server.responder
+        self.slicer = server.slicer
         self._parser = RequestParser(
             settings.head_bytes_max,
             settings.header_count_max,
@@ -173,6 +233,8 @@ class Connection(asyncio.Protocol):
         self.exchanges: deque[Exchange] = deque()
         self.waiting: deque[Parsed] = deque()
         self.streamer: Streamer | None = None
+        self.unjudged: Exchange | None = None
+        """A request whose body is still being read in slices: nothing behind it may be judged before it."""
         self.paused = False
 
     # ---- asyncio calls these ------------------------------------------------------------------------------------
@@ -187,9 +249,7 @@ class Connection(asyncio.Protocol):
         self._closing = True
         self._parser.close()
         self._server.forget(self)
-        streamer, self.streamer = self.streamer, None
-        if streamer is not None:
-            streamer.lost()
+        self.drop_streamer()
         self.exchanges.clear()
         self.waiting.clear()
 
@@ -203,11 +263,14 @@ class Connection(asyncio.Protocol):
         except Failure as failure:
             self._refuse(failure)
             return
+        except Exception:
+            self._refuse(faults.report("http", bytes=data[:200]))
+            return
         for item in parsed:
             if (
                 not self.waiting
                 and type(item) is Request
-                and (not self.exchanges or (item.method == b"POST" and self.streamer is None))
+                and (not self.exchanges or (item.method == b"POST" and self.streamer is None and self.unjudged is None))
             ):
                 self._start(item)
             else:
@@ -216,7 +279,7 @@ class Connection(asyncio.Protocol):
             self.advance()
         if parser.failure is not None:
             self._refuse(parser.failure)
-        elif len(self.exchanges) + len(self.waiting) > PIPELINE_MAX:
+        elif len(self.exchanges) > PIPELINE_MAX or (self.waiting and self._is_full(PIPELINE_MAX)):
             self._pause_reading()
         if parser.state != self._phase:
             self._enter(parser.state)
@@ -232,8 +295,11 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self.paused = False
         if self.streamer is not None:
-            self.streamer.drained()
-        if not self.paused and len(self.exchanges) + len(self.waiting) <= PIPELINE_MAX:
+            try:
+                self.streamer.drained()
+            except Exception:
+                self.broke()
+        if not self.paused and not self._is_full(PIPELINE_MAX):
             self._resume_reading()
             if self.waiting and not self.exchanges:
                 self.advance()
@@ -259,6 +325,23 @@ class Connection(asyncio.Protocol):
     def stream(self, streamer: Streamer) -> None:
         """Hands the connection to an answer that is written over time."""
         self.streamer = streamer
+
+    def drop_streamer(self) -> None:
+        """Has the answer that is written over time, if there is one, let go of what it holds."""
+        streamer, self.streamer = self.streamer, None
+        if streamer is not None:
+            try:
+                streamer.lost()
+            except Exception:
+                faults.report("http")
+
+    def broke(self) -> None:
+        """Called while an exception is handled that came out of the answer under way, or out of the connection."""
+        if self.exchanges:
+            self.exchanges[0].broke()
+        else:
+            faults.report("http")
+            self.abort()
 
     def finish(self, exchange: Exchange) -> None:
         """Ends a streamed answer."""
@@ -289,14 +372,15 @@ class Connection(asyncio.Protocol):
             self.send(exchange.answer or b"", exchange.request.keep_alive)
         while self.waiting and not self._closing and not self.paused:
             item = self.waiting[0]
-            if exchanges and not (type(item) is Request and item.method == b"POST" and self.streamer is None):
+            append = type(item) is Request and item.method == b"POST"
+            if exchanges and not (append and self.streamer is None and self.unjudged is None):
                 break
             self.waiting.popleft()
             if type(item) is Request:
                 self._start(item)
             elif type(item) is Continue:
                 self.write(_CONTINUE)
-        if not self._reading and not self.paused and len(exchanges) + len(self.waiting) <= PIPELINE_MAX // 2:
+        if not self._reading and not self.paused and not self._is_full(PIPELINE_MAX // 2):
             self._resume_reading()
 
     def tick(self, now_s: float) -> None:
@@ -321,13 +405,27 @@ class Connection(asyncio.Protocol):
     def shut_down(self) -> None:
         """Stops taking requests: streams end with a last event, idle connections close, the others after answering."""
         if self.streamer is not None:
-            self.streamer.stop()
+            try:
+                self.streamer.stop()
+            except Exception:
+                self.broke()
         for exchange in self.exchanges:
             exchange.request.keep_alive = False
         if not self.exchanges:
             self.close()
 
+    @property
+    def closing(self) -> bool:
+        """True when nothing more is sent to the client, or it is gone."""
+        return self._closing
+
     # ---- inside -------------------------------------------------------------------------------------------------
+
+    def _is_full(self, count_max: int) -> bool:
+        waiting = self.waiting
+        if len(self.exchanges) + len(waiting) > count_max:
+            return True
+        return bool(waiting) and sum(_body_bytes(item) for item in waiting) > WAITING_BYTES_MAX
 
     def _start(self, request: Request) -> None:
         if self._server.closing:
@@ -383,3 +481,7 @@ class Connection(asyncio.Protocol):
         if not self._reading and self._transport is not None and not self._closing:
             self._reading = True
             self._transport.resume_reading()
+
+
+def _body_bytes(item: Parsed) -> int:
+    return len(item.body) if type(item) is Request else 0

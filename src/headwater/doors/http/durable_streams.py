@@ -6,21 +6,24 @@ Owns the mapping between requests, commands and answers. Never parses bytes of H
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
+
+import msgspec
 
 from headwater.config import Settings
 from headwater.doors.http import headers as parse
 from headwater.doors.http import sse
 from headwater.doors.http.connection import Exchange
 from headwater.doors.http.live import SLICE_BYTES, LongPoll, ReadPump, SseFeed
-from headwater.doors.http.respond import Responder
-from headwater.engine.engine import Engine
-from headwater.engine.group import Outcome
+from headwater.doors.http.origin import base_url
+from headwater.doors.http.respond import Responder, path_of
+from headwater.doors.http.slices import Work
+from headwater.engine.cold import Reads
+from headwater.engine.group import Group, Outcome
 from headwater.engine.live import LiveStream
 from headwater.engine.reads import Cold, Slice, plan
-from headwater.errors import BadBody, BadHeader, BadQuery, Failure, MethodNotAllowed
+from headwater.errors import BadBody, BadHeader, BadQuery, Failure, MethodNotAllowed, StreamReplaced
 from headwater.model import cursor as cursors
-from headwater.model import json_mode, offsets
+from headwater.model import json_mode, moments, offsets
 from headwater.model.commands import Append, Create, Delete, Fork
 from headwater.model.events import Appended, Created
 from headwater.model.offsets import NOW, START
@@ -46,13 +49,15 @@ class DurableStreams:
     """Handles one stream's requests. Counters are plain ints: `observe` exports them."""
 
     def __init__(
-        self, engine: Engine, settings: Settings, responder: Responder, clock: Clock, rng: Rng
+        self, group: Group, reads: Reads, settings: Settings, responder: Responder, clock: Clock, rng: Rng
     ) -> None:
-        self._engine = engine
+        self._group = group
+        self._reads = reads
         self._settings = settings
         self._responder = responder
         self._clock = clock
         self._rng = rng
+        self._records_max = settings.append_records_max
         self._types: dict[bytes, str] = {}
         self.reads_count = 0
         self.sse_open = 0
@@ -71,15 +76,15 @@ class DurableStreams:
             self._create(exchange, key)
         elif method == b"DELETE":
             exchange.when(lambda _: exchange.empty(204, []))
-            self._engine.submit(key, Delete(), exchange)
+            self._group.submit(key, Delete(), exchange)
         else:
             raise MethodNotAllowed(ALLOWED)
 
     def _settled(self, exchange: Exchange, key: str, act: Callable[[], None]) -> None:
         """Runs a read once no creation or deletion of its stream is under way."""
-        if self._engine.unsettled(key):
+        if self._group.unsettled(key):
             exchange.when(lambda _: act())
-            self._engine.after_settled(key, exchange)
+            self._group.after_settled(key, exchange)
         else:
             act()
 
@@ -94,6 +99,8 @@ class DurableStreams:
         content_type: str | None = None
         producer = None
         stream_seq = None
+        records: list[bytes] = []
+        long = False
         if b"producer-id" in headers or b"producer-epoch" in headers or b"producer-seq" in headers:
             producer = parse.producer(headers, settings.producer_id_bytes_max)
         if body:
@@ -101,9 +108,14 @@ class DurableStreams:
             if raw is None:
                 raise BadHeader("Content-Type", "an append names the content type of its body")
             content_type = self._types.get(raw) or self._content_type(raw)
-            records = json_mode.messages(body) if content_type == json_mode.JSON else [body]
+            if content_type != json_mode.JSON:
+                records = [body]
+            elif len(body) > json_mode.SHORT_BYTES_MAX and json_mode.is_long(body):
+                long = True
+            else:
+                records = json_mode.messages(body, False, self._records_max)
         elif close:
-            records = []
+            pass
         else:
             raise BadBody("an append needs a body; to close a stream send Stream-Closed: true")
         if b"stream-seq" in headers:
@@ -114,18 +126,25 @@ class DurableStreams:
         if known is not None and content_type is not None and plain:
             known.memo = PlainAppend(key, content_type)
         exchange.then = self._appended
-        self._engine.submit(
-            key,
-            Append(
-                records,
-                content_type,
-                producer,
-                stream_seq,
-                close,
-                None if if_match is None else if_match.decode("latin-1"),
-            ),
-            exchange,
+        command = Append(
+            records,
+            content_type,
+            producer,
+            stream_seq,
+            close,
+            None if if_match is None else if_match.decode("latin-1"),
         )
+        if long:
+            exchange.in_slices(self._submit_long(exchange, key, command))
+        else:
+            self._group.submit(key, command, exchange)
+
+    def _submit_long(self, exchange: Exchange, key: str, command: Append | Create) -> Work:
+        """Submits the command with the messages of a long JSON body."""
+        allow_empty = type(command) is Create
+        body = exchange.request.body
+        records = yield from json_mode.messages_in_slices(body, allow_empty, self._records_max)
+        self._group.submit(key, msgspec.structs.replace(command, records=records), exchange)
 
     def append_again(self, exchange: Exchange, memo: object) -> bool:
         """An append whose head was judged before: only its body is new. False when `memo` says nothing of the kind.
@@ -135,9 +154,15 @@ class DurableStreams:
         if type(memo) is not PlainAppend:
             return False
         body = exchange.request.body
-        records = json_mode.messages(body) if memo.media == json_mode.JSON else [body]
         exchange.then = self._appended
-        self._engine.submit(memo.key, Append(records, memo.media), exchange)
+        if memo.media != json_mode.JSON:
+            records = [body]
+        elif len(body) > json_mode.SHORT_BYTES_MAX and json_mode.is_long(body):
+            exchange.in_slices(self._submit_long(exchange, memo.key, Append([], memo.media)))
+            return True
+        else:
+            records = json_mode.messages(body, False, self._records_max)
+        self._group.submit(memo.key, Append(records, memo.media), exchange)
         return True
 
     def _content_type(self, raw: bytes) -> str:
@@ -184,45 +209,45 @@ class DurableStreams:
         headers = request.headers
         raw = headers.get(b"content-type")
         media = None if raw is None else self._types.get(raw) or self._content_type(raw)
+        parse.refuse(headers, parse.APPEND_ONLY, "it belongs to an append: create the stream, then POST to it")
         ttl_ms, expires_ms = parse.expiry(headers)
         fork = parse.fork(headers, self._settings.stream_name_bytes_max)
-        if not request.body:
-            records = []
-        elif (media or self._inherited_media(fork)) == json_mode.JSON:
-            records = json_mode.messages(request.body, allow_empty=True)
-        else:
-            records = [request.body]
+        body = request.body
+        is_json = bool(body) and (media or self._inherited_media(fork)) == json_mode.JSON
+        long = is_json and json_mode.is_long(body)
+        records = [body] if body else []
+        if is_json:
+            records = [] if long else json_mode.messages(body, True, self._records_max)
         exchange.when(lambda outcome: self._created(exchange, outcome))
-        self._engine.submit(
-            key,
-            Create(
-                key=key,
-                content_type=None if raw is None else raw.decode(),
-                records=records,
-                ttl_ms=ttl_ms,
-                expires_ms=expires_ms,
-                closed=parse.flag(headers, b"stream-closed"),
-                durability=parse.durability(headers),
-                retention=parse.retention(headers),
-                fork=fork,
-            ),
-            exchange,
+        command = Create(
+            key=key,
+            content_type=None if raw is None else raw.decode(),
+            records=records,
+            ttl_ms=ttl_ms,
+            expires_ms=expires_ms,
+            closed=parse.flag(headers, b"stream-closed"),
+            durability=parse.durability(headers),
+            retention=parse.retention(headers),
+            fork=fork,
         )
+        if long:
+            exchange.in_slices(self._submit_long(exchange, key, command))
+        else:
+            self._group.submit(key, command, exchange)
 
     def _inherited_media(self, fork: Fork | None) -> str | None:
         """A fork that names no content type has its source's: its initial body is read by that."""
-        source = None if fork is None else self._engine.look(fork.source)
+        source = None if fork is None else self._group.shelf.find(fork.source)
         return None if source is None else source.media
 
     def _created(self, exchange: Exchange, outcome: Outcome) -> None:
         request = exchange.request
         if type(outcome) is Created:
-            base = 0 if outcome.forked is None else outcome.forked.at
-            tail, closed = base + sum(map(len, outcome.records)), outcome.closed
+            start = 0 if outcome.forked is None else outcome.forked.at
+            tail, closed = start + sum(map(len, outcome.records)), outcome.closed
             content_type = outcome.content_type
-            host = request.headers.get(b"host", b"").decode("latin-1")
-            path = request.target.partition(b"?")[0].decode("latin-1")
-            status, answer = 201, [("Location", f"http://{host}{path}")]
+            base = base_url(request.headers, self._settings.public_url) or ""
+            status, answer = 201, [("Location", f"{base}{path_of(request.target)}")]
         elif type(outcome) is Unchanged:
             tail, closed = outcome.end, outcome.closed
             status, answer = 200, []
@@ -237,7 +262,7 @@ class DurableStreams:
     # ---- reads --------------------------------------------------------------------------------------------------
 
     def _head(self, exchange: Exchange, key: str) -> None:
-        stream = self._engine.find(key, False)
+        stream = self._group.find(key, touch=False)
         answer = [
             ("Content-Type", stream.content_type),
             ("Stream-Next-Offset", offsets.show(stream.visible)),
@@ -253,8 +278,7 @@ class DurableStreams:
         if stream.ttl_ms is not None:
             answer.append(("Stream-TTL", str(stream.ttl_ms // 1000)))
         if stream.expires_ms is not None:
-            moment = datetime.fromtimestamp(stream.expires_ms / 1000, UTC)
-            answer.append(("Stream-Expires-At", moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")))
+            answer.append(("Stream-Expires-At", moments.show(stream.expires_ms)))
         status = 304 if _matches(exchange, tail_etag(stream)) else 200
         exchange.reply(self._responder.head(status, answer, None, exchange.request.keep_alive))
 
@@ -267,28 +291,22 @@ class DurableStreams:
         if token is None and live is not None:
             raise BadQuery("offset", "a live read says where it starts; use -1 for the beginning or now for the tail")
         offset = START if token is None else offsets.parse(token)
-        stream = self._engine.find(key, True)
+        cursor = wanted.get("cursor")
+        bytes_max = self._bytes_max(wanted.get("max_bytes"))
+        stream = self._group.find(key, touch=True)
+        if cursor is not None and cursors.is_another(cursor, stream.sid):
+            raise StreamReplaced(stream.earliest)
         self.reads_count += 1
         if live == "sse":
-            self._sse(exchange, stream, offset, wanted.get("cursor"))
+            self._sse(exchange, stream, offset, cursor)
         elif live == "long-poll":
-            self._long_poll(exchange, stream, offset, wanted.get("cursor"))
+            self._long_poll(exchange, stream, offset, bytes_max, cursor)
         else:
-            bytes_max = self._bytes_max(wanted.get("max_bytes"))
-            act = self._or_fail(exchange, lambda part: self._catch_up(exchange, part, offset == NOW))
-            self._engine.read(stream, offset, bytes_max, act, joined=True)
 
-    @staticmethod
-    def _or_fail(exchange: Exchange, act: Callable[[Slice], None]) -> Callable[[Slice | Failure], None]:
-        """Answers a failed read, and hands a good one on."""
+            def found(part: Slice) -> None:
+                self._catch_up(exchange, part, offset == NOW)
 
-        def done(part: Slice | Failure) -> None:
-            if isinstance(part, Failure):
-                exchange.fail(part)
-            else:
-                act(part)
-
-        return done
+            self._reads.read(stream, offset, bytes_max, exchange.told(found), joined=True)
 
     def _bytes_max(self, text: str | None) -> int:
         limit = self._settings.read_bytes_max
@@ -325,7 +343,7 @@ class DurableStreams:
     def _send_body(self, exchange: Exchange, answer: list[tuple[str, str]], part: Slice) -> None:
         size = part.end - part.start
         if part.count:
-            self._engine.count_read(part.stream.key, size)
+            self._group.tally.add(part.stream.key, size)
         if part.stream.is_json:
             size += max(part.count - 1, 0) + 2
         head = self._responder.head(200, answer, size, exchange.request.keep_alive)
@@ -333,14 +351,15 @@ class DurableStreams:
             body = json_mode.array(part.payloads) if part.stream.is_json else b"".join(part.payloads)
             exchange.reply(head + body)
             return
-        ReadPump(exchange, head, self._engine, part)
+        ReadPump(exchange, head, self._reads, part)
 
-    def _cursor(self, theirs: str | None) -> int:
+    def _cursor(self, theirs: str | None, stream: LiveStream) -> int:
         jitter = 1 + self._rng.below(cursors.JITTER_INTERVALS_MAX) if theirs else 1
-        return cursors.answer(theirs, self._clock.now_ms(), jitter)
+        return cursors.answer(theirs, self._clock.now_ms(), jitter, stream.sid)
 
-    def _long_poll(self, exchange: Exchange, stream: LiveStream, offset: int, cursor: str | None) -> None:
-        bytes_max = self._settings.read_bytes_max
+    def _long_poll(
+        self, exchange: Exchange, stream: LiveStream, offset: int, bytes_max: int, cursor: str | None
+    ) -> None:
 
         def first(part: Slice) -> None:
             if part.payloads or part.closed:
@@ -348,26 +367,28 @@ class DurableStreams:
                 return
             self.long_polls_open += 1
             timeout_s = self._settings.long_poll_timeout_ms / 1000
-            LongPoll(exchange, self._engine, stream, part.end, timeout_s, again)
+            LongPoll(exchange, self._group, stream, part.end, timeout_s, again)
+
+        def grown(part: Slice) -> None:
+            self._answer_long_poll(exchange, part, cursor)
 
         def again(offset: int, failure: Failure | None) -> None:
             self.long_polls_open -= 1
             if failure is not None:
                 exchange.fail(failure)
                 return
-            answer = self._or_fail(exchange, lambda part: self._answer_long_poll(exchange, part, cursor))
             try:
-                self._engine.read(stream, offset, bytes_max, answer, joined=True)
+                self._reads.read(stream, offset, bytes_max, exchange.told(grown), joined=True)
             except Failure as refused:
                 exchange.fail(refused)
 
-        self._engine.read(stream, offset, bytes_max, self._or_fail(exchange, first), joined=True)
+        self._reads.read(stream, offset, bytes_max, exchange.told(first), joined=True)
 
     def _answer_long_poll(self, exchange: Exchange, part: Slice, cursor: str | None) -> None:
         answer = self._read_headers(part)
         answer.append(("Cache-Control", "no-store" if not part.payloads else "no-cache"))
         if not part.closed:
-            answer.append(("Stream-Cursor", str(self._cursor(cursor))))
+            answer.append(("Stream-Cursor", str(self._cursor(cursor, part.stream))))
         if part.payloads:
             answer.append(("ETag", slice_etag(part)))
             self._send_body(exchange, answer, part)
@@ -382,21 +403,30 @@ class DurableStreams:
         answer = [
             ("Content-Type", "text/event-stream"),
             ("Cache-Control", "no-cache"),
+            ("X-Accel-Buffering", "no"),
             ("Transfer-Encoding", "chunked"),
         ]
+        if begin == stream.visible and stream.closed_visible:
+            # There is nothing to follow: the head says so already, as that of a catch-up read does.
+            answer += [
+                ("Stream-Next-Offset", offsets.show(begin)),
+                ("Stream-Up-To-Date", "true"),
+                ("Stream-Closed", "true"),
+            ]
         if not sse.is_text(stream.media):
             answer.append(("Stream-SSE-Data-Encoding", "base64"))
         settings = self._settings
-        shifted = self._cursor(cursor) if cursor else 0
+        shifted = self._cursor(cursor, stream) if cursor else 0
 
         def present() -> int:
             # A client that brought a cursor ahead of the clock is answered ahead of it until the clock catches up.
-            return max(shifted, cursors.interval(self._clock.now_ms()))
+            return max(shifted, cursors.stamp(self._clock.now_ms(), stream.sid))
 
         self.sse_open += 1
         feed = SseFeed(
             exchange,
-            self._engine,
+            self._group,
+            self._reads,
             stream,
             begin,
             present,

@@ -6,23 +6,22 @@ Owns their syntax. Never looks at a stream.
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta
 from urllib.parse import unquote_to_bytes
 
 from headwater.errors import BadHeader, BadName, BadQuery
-from headwater.model import names, offsets
+from headwater.model import content_types, moments, names, offsets
 from headwater.model.commands import Durability, Fork, Producer, Retention
 from headwater.model.producers import NUMBER_MAX
 
 _TTL = re.compile(rb"0|[1-9][0-9]{0,11}")
 _NUMBER = re.compile(rb"0|[1-9][0-9]{0,15}")
-_RFC3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)")
-_CONTENT_TYPE = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+/[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _DURABILITY = {b"fsync": Durability.FSYNC, b"disk": Durability.DISK, b"memory": Durability.MEMORY}
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _BAD_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 FLAT_PREFIX = "/v1/stream/"
+
+APPEND_ONLY = ("Producer-Id", "Producer-Epoch", "Producer-Seq", "Stream-Seq", "If-Match")
+"""They judge one append."""
 
 Headers = dict[bytes, bytes]
 
@@ -57,12 +56,16 @@ def producer(headers: Headers, id_bytes_max: int) -> Producer | None:
     )
 
 
+def refuse(headers: Headers, names: tuple[str, ...], reason: str) -> None:
+    """Raises BadHeader for a header that would change what the request means, and that it cannot have."""
+    for name in names:
+        if name.lower().encode() in headers:
+            raise BadHeader(name, reason)
+
+
 def content_type(value: bytes, bytes_max: int) -> str:
-    """The content type, lower case and without parameters."""
-    found = text("Content-Type", value, bytes_max).partition(";")[0].strip().lower()
-    if _CONTENT_TYPE.fullmatch(found) is None:
-        raise BadHeader("Content-Type", "expected type/subtype")
-    return found
+    """The content type, lower case and without parameters. Raises BadContentType."""
+    return content_types.check(value.decode("latin-1"), bytes_max)
 
 
 def flag(headers: Headers, name: bytes) -> bool:
@@ -82,19 +85,12 @@ def expiry(headers: Headers) -> tuple[int | None, int | None]:
             raise BadHeader("Stream-TTL", "expected whole seconds, without sign, point or leading zeros")
         return int(ttl) * 1000, None
     if expires is not None:
-        return None, _timestamp_ms(expires)
+        at_ms = moments.parse(expires.decode("latin-1"))
+        if at_ms is None:
+            why = "expected an RFC 3339 timestamp from 1970 to 9999, such as 2030-01-31T12:00:00Z"
+            raise BadHeader("Stream-Expires-At", why)
+        return None, at_ms
     return None, None
-
-
-def _timestamp_ms(value: bytes) -> int:
-    found = value.decode("latin-1")
-    if _RFC3339.fullmatch(found) is not None:
-        try:
-            moment = datetime.fromisoformat(found.upper())
-            return (moment - _EPOCH) // timedelta(milliseconds=1)
-        except (ValueError, OverflowError):
-            pass
-    raise BadHeader("Stream-Expires-At", "expected an RFC 3339 timestamp such as 2030-01-31T12:00:00Z")
 
 
 def retention(headers: Headers) -> Retention | None:

@@ -26,7 +26,7 @@ from headwater.engine.group import Group
 from headwater.engine.live import LiveStream
 from headwater.engine.swap import Swapper
 from headwater.errors import BadBody, BadQuery, LogUnavailable, Overloaded
-from headwater.model import offsets
+from headwater.model import json_mode, offsets
 from headwater.model.extents import Extent
 from headwater.model.names import bucket_of, stream_of
 from headwater.model.row import StreamRow
@@ -66,13 +66,16 @@ class Loss(msgspec.Struct, frozen=True):
     incarnation: int
     position: int
     """Log position of the newest record that the stream let go of."""
+    at: int
+    """Log position at which it did, at the latest."""
     earliest: str
     """Offset of the oldest record it has left."""
 
     @classmethod
     def of(cls, stream: StreamRow | LiveStream) -> Loss:
         key = stream.key
-        return cls(bucket_of(key), stream_of(key), stream.sid, stream.lost_position, offsets.show(stream.earliest))
+        at = stream.lost_at or stream.position
+        return cls(bucket_of(key), stream_of(key), stream.sid, stream.lost_position, at, offsets.show(stream.earliest))
 
 
 class Book(Protocol):
@@ -148,6 +151,8 @@ class LakeCalls:
             raise Overloaded(f"the table does not hold {missing}; headwater lake verify tells more") from None
         facts = {
             "group": 0,
+            "log": self._group.lineage.log,
+            "incarnation": self._group.lineage.newest.id,
             "lake_position": position,
             "lake": self._place,
             "unused_ms_max": self._unused_ms_max,
@@ -157,7 +162,7 @@ class LakeCalls:
 
     async def _checkpoint(self) -> None:
         if self._group.log.failure is not None:
-            raise LogUnavailable(self._group.log.failure.reason)
+            raise LogUnavailable(self._group.log.failure)
         try:
             await checkpoint(self._group)
         except Exception as error:
@@ -170,8 +175,9 @@ class LakeCalls:
         exchange.only(b"POST", rest)
         try:
             files = _files_asked(exchange.request.body).files
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise BadBody(f'expected {{"files": […]}} ({error})') from None
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            why = json_mode.fault(error, exchange.request.body)
+            raise BadBody(f'expected {{"files": […]}} ({why})') from None
         if len(files) > FILES_MAX:
             raise BadBody(f"at most {FILES_MAX} files in one request")
         exchange.run(self._answer_extents(exchange, sorted(set(files))))
@@ -253,8 +259,9 @@ class LakeCalls:
         exchange.only(b"POST", rest)
         try:
             asked = _swap_asked(exchange.request.body)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise BadBody(f'expected {{"remove": […], "add": […]}} ({error})') from None
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            why = json_mode.fault(error, exchange.request.body)
+            raise BadBody(f'expected {{"remove": […], "add": […]}} ({why})') from None
         if not asked.remove:
             raise BadBody("a swap removes at least one file")
         if len(asked.remove) > FILES_MAX or len(asked.add) > FILES_MAX:

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from headwater.doors.http import sse
 from headwater.doors.http.connection import Exchange
-from headwater.engine.engine import Engine
+from headwater.engine.cold import Reads
+from headwater.engine.group import Group
 from headwater.engine.live import LiveStream
 from headwater.engine.reads import Data, Slice
 from headwater.errors import Failure, StreamNotFound
@@ -30,7 +31,7 @@ class BodyPump:
     def __init__(self, exchange: Exchange, head: bytes, parts: Iterator[Data]) -> None:
         self._exchange = exchange
         self._parts = parts
-        exchange.connection.write(head)
+        exchange.begin(head)
         exchange.connection.stream(self)
         self.drained()
 
@@ -58,9 +59,9 @@ class ReadPump:
     When they cannot be read again the connection is cut: its client sees that the body is not whole.
     """
 
-    def __init__(self, exchange: Exchange, head: bytes, engine: Engine, part: Slice) -> None:
+    def __init__(self, exchange: Exchange, head: bytes, reads: Reads, part: Slice) -> None:
         self._exchange = exchange
-        self._engine = engine
+        self._reads = reads
         self._stream, self._start, self._end = part.stream, part.start, part.end
         self._parts: Iterator[Data] | None = body_parts(part.payloads, part.stream.is_json)
         self._sent_bytes = 0
@@ -68,7 +69,7 @@ class ReadPump:
         self._quiet_ticks = 0
         self._again: list[Data] | None = None
         """What has been read again so far, while that is under way."""
-        exchange.connection.write(head)
+        exchange.begin(head)
         exchange.connection.stream(self)
         self.drained()
 
@@ -95,7 +96,10 @@ class ReadPump:
     def _next_turn(self) -> None:
         self._waits_turn = False
         if not self._exchange.connection.paused and self._exchange.connection.streamer is self:
-            self.drained()
+            try:
+                self.drained()
+            except Exception:
+                self._exchange.broke()
 
     def tick(self, now_s: float) -> None:
         self._quiet_ticks += 1
@@ -104,11 +108,17 @@ class ReadPump:
 
     def _read_again(self, offset: int) -> None:
         try:
-            self._engine.read(self._stream, offset, self._end - offset, self._got, joined=True)
+            self._reads.read(self._stream, offset, self._end - offset, self._got, joined=True)
         except Failure as failure:
             self._got(failure)
 
     def _got(self, part: Slice | Failure) -> None:
+        try:
+            self._go_on(part)
+        except Exception:
+            self._exchange.broke()
+
+    def _go_on(self, part: Slice | Failure) -> None:
         connection = self._exchange.connection
         if connection.streamer is not self or self._again is None:
             return
@@ -179,36 +189,40 @@ class LongPoll:
     def __init__(
         self,
         exchange: Exchange,
-        engine: Engine,
+        group: Group,
         stream: LiveStream,
         offset: int,
         timeout_s: float,
         answer: Callable[[int, Failure | None], None],
     ) -> None:
         self._exchange = exchange
-        self._engine = engine
+        self._group = group
         self._stream = stream
         self._offset = offset
         self._answer = answer
-        engine.follow(stream, self)
+        group.follow(stream, self)
         self._timer = asyncio.get_running_loop().call_later(timeout_s, self._time_out)
         exchange.connection.stream(self)
 
     def wake(self, stream: LiveStream) -> None:
-        self._leave()
-        self._answer(self._offset, None)
+        self._over(None)
 
     def gone(self, stream: LiveStream) -> None:
-        self._leave()
-        self._answer(self._offset, StreamNotFound())
+        self._over(StreamNotFound())
 
     def _time_out(self) -> None:
-        self._leave()
-        self._answer(self._offset, None)
+        self._over(None)
+
+    def _over(self, failure: Failure | None) -> None:
+        try:
+            self._leave()
+            self._answer(self._offset, failure)
+        except Exception:
+            self._exchange.broke()
 
     def _leave(self) -> None:
         self._timer.cancel()
-        self._engine.unfollow(self._stream, self)
+        self._group.unfollow(self._stream, self)
         if self._exchange.connection.streamer is self:
             self._exchange.connection.streamer = None
 
@@ -230,7 +244,8 @@ class SseFeed:
     def __init__(
         self,
         exchange: Exchange,
-        engine: Engine,
+        group: Group,
+        reads: Reads,
         stream: LiveStream,
         offset: int,
         cursor: Callable[[], int],
@@ -239,7 +254,8 @@ class SseFeed:
         closed: Callable[[], None],
     ) -> None:
         self._exchange = exchange
-        self._engine = engine
+        self._group = group
+        self._reads = reads
         self._stream = stream
         self._begin = self._offset = offset
         self._cursor = cursor
@@ -252,18 +268,21 @@ class SseFeed:
         now_s = asyncio.get_running_loop().time()
         self._quiet_since_s = now_s
         self._ends_s = now_s + lifetime_s
-        engine.follow(stream, self)
+        group.follow(stream, self)
         exchange.connection.stream(self)
 
     def begin(self, head: bytes) -> None:
         """Sends the header block and everything from the offset on; the first control event comes even without data."""
-        self._exchange.connection.write(head)
+        self._exchange.begin(head)
         self._pump()
 
     def wake(self, stream: LiveStream) -> None:
         # Only a follower that stands at the tail is written to; the others come here through `drained`.
         if not self._exchange.connection.paused and not self._over:
-            self._pump()
+            try:
+                self._pump()
+            except Exception:
+                self._exchange.broke()
 
     def drained(self) -> None:
         if not self._over:
@@ -283,7 +302,7 @@ class SseFeed:
                 continue
             self._reading = self._pumping = True
             try:
-                self._engine.read(stream, self._offset, SLICE_BYTES, self._got, joined=True)
+                self._reads.read(stream, self._offset, SLICE_BYTES, self._got, joined=True)
             except Failure as failure:
                 self._got(failure)
             self._pumping = False
@@ -295,6 +314,12 @@ class SseFeed:
 
     def _got(self, part: Slice | Failure) -> None:
         """Records arrived: at once from memory, later from the lake."""
+        try:
+            self._send(part)
+        except Exception:
+            self._exchange.broke()
+
+    def _send(self, part: Slice | Failure) -> None:
         self._reading = False
         if self._over:
             return
@@ -330,7 +355,10 @@ class SseFeed:
             self._exchange.connection.write(sse.KEEP_ALIVE)
 
     def gone(self, stream: LiveStream) -> None:
-        self._end(b"")
+        try:
+            self._end(b"")
+        except Exception:
+            self._exchange.broke()
 
     def stop(self) -> None:
         """A last control event tells the client where to resume."""
@@ -352,8 +380,8 @@ class SseFeed:
     def _leave(self) -> None:
         if not self._over:
             self._over = True
-            self._engine.unfollow(self._stream, self)
+            self._group.unfollow(self._stream, self)
             # Counted here and not with each event: a connection lives for a minute, and its events are many.
             if self._offset > self._begin:
-                self._engine.count_read(self._stream.key, self._offset - self._begin)
+                self._group.tally.add(self._stream.key, self._offset - self._begin)
             self._closed()

@@ -3,9 +3,15 @@
 Owns `/__headwater/groups/{g}/feed` and `/cut`, `/__headwater/groups`, `/__headwater/flush/...` and `/__headwater/lake`,
 which says what the lake holds. Never reads records from it.
 
+Positions are those of one log. `groups` says which, and `groups/0/incarnations` all that it has gone through (see
+`model/lineage.py`); whoever goes on from a position says so with every call below `/__headwater`:
+
+    Headwater-Expected-Log: <log>/<incarnation>/<position>
+
 The feed answers with Arrow IPC, rows as in the lake, in the order of the log:
 
     GET /__headwater/groups/0/feed?from=<position>&to=<position>&max_bytes=<n>
+    Headwater-Log: 5b0c…/9d1e…           the log and its incarnation now
     Headwater-Position: 81236            complete up to here: the next `from`
     Headwater-Lake-Position: 70412       everything at or below this is in the lake
     Headwater-Settled-Position: 70398    nothing behind this is in the lake
@@ -17,6 +23,7 @@ in the lake and not here. `cut` tells how far a number of records or bytes behin
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -26,16 +33,32 @@ from headwater.engine.feed import Batch
 from headwater.engine.flush import Flusher
 from headwater.engine.group import Group
 from headwater.engine.hot import walk
+from headwater.engine.live import LiveStream
 from headwater.engine.signal import synced
-from headwater.errors import BadQuery, NoSuchRoute, OffsetGone
+from headwater.errors import BadHeader, BadQuery, NoSuchRoute, OffsetGone
 
 FEED_BYTES_DEFAULT = 16 * 1024 * 1024
 FEED_BYTES_MAX = 64 * 1024 * 1024
 _FAR = 1 << 62
+_NAME_BYTES_MAX = 16_384
+"""A stream that exists was named within the limit of its time."""
+INCARNATIONS_TOLD = 8
+"""The newest ones: enough for whoever comes back to find where two copies of a log part."""
 ARROW = "application/vnd.apache.arrow.stream"
 
 Encode = Callable[[list[Batch], int], bytes]
 """Batches and the group's number into Arrow IPC. Runs in a worker thread."""
+
+
+_EXPECTED = re.compile(rb"([0-9a-f]{1,64})/([0-9a-f]{1,64})/([0-9]{1,18})")
+
+
+def check_log(group: Group, expected: bytes) -> None:
+    """Raises AnotherLog or LogSetBack unless the log holds what the header says of it."""
+    found = _EXPECTED.fullmatch(expected)
+    if found is None:
+        raise BadHeader("Headwater-Expected-Log", "expected LOG/INCARNATION/POSITION, as /__headwater/groups has them")
+    group.lineage.check(found[1].decode(), found[2].decode(), int(found[3]), group.log.synced)
 
 
 class Pipeline:
@@ -47,7 +70,7 @@ class Pipeline:
         self._encode = encode
         self._describe = describe
         """Says what is in the lake. Runs in a worker thread."""
-        self._settled, self._settled_at = 0, -1
+        self._settled, self._settled_at = 0, (-1, -1)
 
     def groups(self, exchange: Exchange, rest: bytes, query: bytes) -> None:
         """`/__headwater/groups` and what is below it."""
@@ -60,6 +83,11 @@ class Pipeline:
         elif rest == b"/0/cut":
             exchange.only(b"GET")
             self._cut(exchange, query)
+        elif rest == b"/0/incarnations":
+            exchange.only(b"GET")
+            lineage = self._group.lineage
+            facts = {"log": lineage.log, "position": self._group.log.synced, "incarnations": lineage.incarnations}
+            exchange.json(200, facts)
         else:
             raise NoSuchRoute
 
@@ -67,6 +95,8 @@ class Pipeline:
         group = self._group
         return {
             "group": 0,
+            "log": group.lineage.log,
+            "incarnations": group.lineage.incarnations[-INCARNATIONS_TOLD:],
             "position": group.log.synced,
             "lake_position": group.lake_position(),
             "hot_bytes": group.shelf.hot_bytes,
@@ -93,6 +123,7 @@ class Pipeline:
         body = await asyncio.to_thread(self._encode, walked.batches, 0)
         headers = [
             ("Content-Type", ARROW),
+            ("Headwater-Log", f"{self._group.lineage.log}/{self._group.lineage.newest.id}"),
             ("Headwater-Position", str(walked.position)),
             ("Headwater-Lake-Position", str(walked.lake_position)),
             ("Headwater-Settled-Position", str(settled)),
@@ -115,13 +146,13 @@ class Pipeline:
     def _settled_position(self) -> int:
         """Nothing behind it is in the lake. Costs a look at every file's name, once after each flush."""
         group = self._group
-        lake_position = group.lake_position()
-        if lake_position != self._settled_at:
-            # Every flush moves the lake's position, and a file is named by that of its newest record.
+        place = group.lake_position(), group.settled_count
+        if place != self._settled_at:
+            # A file is named by the position of its newest record.
             names = group.catalog.files() | set(group.shelf.new_files)
             found = [name.rpartition("/")[2].partition("-")[0] for name in names]
             self._settled = max((int(digits) for digits in found if digits.isdigit()), default=0)
-            self._settled_at = lake_position
+            self._settled_at = place
         return self._settled
 
     def lake(self, exchange: Exchange, rest: bytes, query: bytes) -> None:
@@ -135,15 +166,16 @@ class Pipeline:
         exchange.json(200, await asyncio.to_thread(describe))
 
     def flush(self, exchange: Exchange, rest: bytes, query: bytes) -> None:
-        """`POST /__headwater/flush` or `.../flush/{bucket}/{stream}`: settles what is synced by now."""
+        """`POST /__headwater/flush` or `.../flush/{bucket}/{stream}`: settles what is synced, of all or of one."""
         exchange.only(b"POST")
         if self._flusher is None:
             raise BadQuery("flush", "this node has no lake")
+        stream = None
         if rest not in (b"", b"/"):
-            self._group.find(parse.stream_key(parse.path_text(rest), 1024), touch=False)
-        exchange.run(self._flush(exchange, self._flusher))
+            stream = self._group.find(parse.stream_key(parse.path_text(rest), _NAME_BYTES_MAX), touch=False)
+        exchange.run(self._flush(exchange, self._flusher, stream))
 
-    async def _flush(self, exchange: Exchange, flusher: Flusher) -> None:
-        flushed = await flusher.flush_all()
+    async def _flush(self, exchange: Exchange, flusher: Flusher, stream: LiveStream | None) -> None:
+        flushed = await (flusher.flush_all() if stream is None else flusher.flush_stream(stream))
         await synced(self._group)  # a position that was told never goes back
         exchange.json(200, {"flushed_bytes": flushed, "lake_position": self._group.lake_position()})

@@ -1,15 +1,17 @@
 """Responses as bytes. Owns header blocks, the CORS and security headers, and the error body.
 
-Never writes to a socket and never judges a request.
+Never writes to a socket and never judges a request. Every header that is not fixed text goes through `header`.
 """
 
 from __future__ import annotations
 
 from email.utils import formatdate
+from urllib.parse import quote
 
 import msgspec
 
 from headwater.errors import Failure, row
+from headwater.model import content_types
 
 REASONS = {
     200: b"OK",
@@ -38,7 +40,8 @@ REASONS = {
 EXPOSED = (
     "Stream-Next-Offset, Stream-Cursor, Stream-Up-To-Date, Stream-Closed, Stream-Earliest-Offset, "
     "Stream-Snapshot-Offset, Stream-SSE-Data-Encoding, Stream-TTL, Stream-Expires-At, Stream-Durability, "
-    "Producer-Epoch, Producer-Seq, Producer-Expected-Seq, Producer-Received-Seq, ETag, Location, Retry-After"
+    "Producer-Epoch, Producer-Seq, Producer-Expected-Seq, Producer-Received-Seq, ETag, Location, Retry-After, "
+    "Headwater-Request-Id"
 )
 ALLOWED_HEADERS = (
     "Content-Type, Authorization, If-None-Match, If-Match, Last-Event-ID, Stream-Seq, Stream-TTL, "
@@ -49,7 +52,27 @@ ALLOWED_HEADERS = (
 METHODS = "GET, HEAD, PUT, POST, DELETE, OPTIONS"
 CLOSE = b"Connection: close\r\n"
 
+_PRINTABLE = bytes(range(0x20, 0x7F)).decode()
 _encode = msgspec.json.Encoder().encode
+
+
+def header(name: str, value: str) -> bytes:
+    """One header line. Whatever the value is, it stays one line of printable ASCII.
+
+    Doors let nothing else in, but a directory that an earlier version wrote may hold it: such a content type is shown
+    without its parameters or as `application/octet-stream`, and of any other value what cannot be sent is escaped.
+    """
+    if not (value.isascii() and value.isprintable()):
+        if name == "Content-Type":
+            value = content_types.shown(value)
+        else:
+            value = quote(value, safe=_PRINTABLE, errors="replace")
+    return f"{name}: {value}\r\n".encode()
+
+
+def path_of(target: bytes) -> str:
+    """The path of a request's target, for a Location: bytes that are not ASCII are escaped."""
+    return quote(target.partition(b"?")[0], safe=_PRINTABLE)
 
 
 class Responder:
@@ -60,11 +83,10 @@ class Responder:
         """What an acknowledgement has reached, by durability class."""
         exposed = "*" if cors_origin == "*" else EXPOSED
         self._fixed = (
-            f"Access-Control-Allow-Origin: {cors_origin}\r\n"
-            f"Access-Control-Expose-Headers: {exposed}\r\n"
-            "X-Content-Type-Options: nosniff\r\n"
-            "Cross-Origin-Resource-Policy: cross-origin\r\n"
-        ).encode("latin-1")
+            header("Access-Control-Allow-Origin", cors_origin)
+            + header("Access-Control-Expose-Headers", exposed)
+            + b"X-Content-Type-Options: nosniff\r\nCross-Origin-Resource-Policy: cross-origin\r\n"
+        )
         self.common = b""
         """Headers every response carries, ending a header line."""
         self.appended: list[bytes] = []
@@ -81,7 +103,7 @@ class Responder:
         """A header block. `length` None leaves Content-Length out: 204, 304, or a body of unknown length."""
         lines = [f"HTTP/1.1 {status} ".encode(), REASONS[status], b"\r\n"]
         for name, value in headers:
-            lines.append(f"{name}: {value}\r\n".encode("latin-1", "replace"))
+            lines.append(header(name, value))
         if length is not None:
             lines.append(b"Content-Length: %d\r\n" % length)
         if not keep_alive:
@@ -95,7 +117,8 @@ class Responder:
 
     def failure(self, failure: Failure, keep_alive: bool, head_only: bool = False) -> bytes:
         meaning = row(failure)
-        body = _encode({"error": {"code": meaning.code, "message": failure.message(), "retryable": meaning.retryable}})
+        facts = {"code": meaning.code, "message": failure.message(), "retryable": meaning.retryable}
+        body = _encode({"error": {**facts, **failure.details()}})
         headers = [("Content-Type", "application/json"), ("Cache-Control", "no-store"), *failure.headers()]
         head = self.head(meaning.status, headers, len(body), keep_alive)
         return head if head_only else head + body

@@ -23,10 +23,13 @@ from headwater.doors.http.connection import Exchange
 from headwater.doors.http.durable_streams import DurableStreams
 from headwater.doors.http.snapshots import Snapshots
 from headwater.errors import MethodNotAllowed, NoSuchRoute
+from headwater.errors.node import RETRY_AFTER_S
 from headwater.model import names
 
 FLAT = parse.FLAT_PREFIX.encode()
 SUBSCRIPTIONS = FLAT + b"__ds/"
+OWN = b"/__headwater/"
+EXPECTED_LOG = b"headwater-expected-log"
 _KEYS_MAX = 65_536
 
 Page = Callable[[], tuple[int, str, bytes]]
@@ -52,6 +55,8 @@ class Routes:
         self._pages: dict[bytes, Page] = {}
         self._calls: list[tuple[bytes, Call]] = []
         self._keys: dict[bytes, str] = {}
+        self.expect: Callable[[bytes], None] = lambda expected: None
+        """Refuses a request that was meant for another log (see `pipeline`)."""
 
     def page(self, path: str, page: Page) -> None:
         """Serves a small page, such as /healthz, at a fixed path."""
@@ -76,6 +81,8 @@ class Routes:
         if request.method == b"OPTIONS":
             exchange.reply(exchange.responder.preflight(request.keep_alive))
             return
+        if path.startswith(OWN) and (expected := request.headers.get(EXPECTED_LOG)) is not None:
+            self.expect(expected)
         for prefix, call in self._calls:
             if path.startswith(prefix):
                 call(exchange, path[len(prefix) :], query)
@@ -136,5 +143,7 @@ def _show(exchange: Exchange, page: Page) -> None:
         raise MethodNotAllowed("GET, HEAD, OPTIONS")
     status, content_type, body = page()
     headers = [("Content-Type", content_type), ("Cache-Control", "no-store")]
+    if status == 503:
+        headers.append(("Retry-After", str(RETRY_AFTER_S)))
     head = exchange.responder.head(status, headers, len(body), request.keep_alive)
     exchange.reply(head if request.method == b"HEAD" else head + body)

@@ -7,17 +7,14 @@ from __future__ import annotations
 
 import time
 
-import structlog
-
 from headwater.config import Settings
 from headwater.doors.http.connection import Connection, Exchange
 from headwater.doors.http.respond import Responder
 from headwater.doors.http.routes import Routes
+from headwater.doors.http.slices import Slicer
 from headwater.doors.http.wire import Budget, Heads
 from headwater.doors.listener import Listener
 from headwater.errors import Failure
-
-log = structlog.get_logger("headwater.http")
 
 
 class HttpServer(Listener[Connection]):
@@ -27,6 +24,7 @@ class HttpServer(Listener[Connection]):
         self.responder = responder
         self.heads = Heads()
         self.bodies = Budget(settings.bodies_bytes_max)
+        self.slicer = Slicer(self.bodies)
         self._routes = routes
         self.swept()
 
@@ -42,6 +40,4 @@ class HttpServer(Listener[Connection]):
         except Failure as failure:
             exchange.fail(failure)
         except Exception:
-            # An impossible state must not pass for an answer: it is logged with its trace and the client is cut off.
-            log.exception("request failed", method=exchange.request.method, target=exchange.request.target[:200])
-            exchange.connection.abort()
+            exchange.broke()

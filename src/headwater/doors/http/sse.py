@@ -51,7 +51,7 @@ def lines(body: bytes) -> bytes:
 
 def control_event(end: int, cursor: int, up_to_date: bool, closed: bool) -> bytes:
     if closed:
-        return b'event: control\ndata:{"streamNextOffset":"%020d","streamClosed":true}\n\n' % end
+        return b'event: control\ndata:{"streamNextOffset":"%020d","upToDate":true,"streamClosed":true}\n\n' % end
     tail = b',"upToDate":true}\n\n' if up_to_date else b"}\n\n"
     return b'event: control\ndata:{"streamNextOffset":"%020d","streamCursor":"%d"%b' % (end, cursor, tail)
 

@@ -13,20 +13,17 @@ the answer rests on is durable.
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Coroutine
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
-import structlog
 
 from headwater.config import Settings
 from headwater.doors.http import headers as parse
 from headwater.doors.http.connection import Exchange
+from headwater.doors.http.origin import base_url
 from headwater.errors import (
-    AlreadyClaimed,
     BadAck,
     BadHeader,
     BadName,
@@ -37,9 +34,8 @@ from headwater.errors import (
     MethodNotAllowed,
     NoSuchRoute,
     TokenMissing,
-    row,
 )
-from headwater.model import glob, names, offsets
+from headwater.model import glob, json_mode, moments, names, offsets
 from headwater.model import subscriptions as model
 from headwater.model.subscriptions import Config, Subscription
 from headwater.subscriptions.manager import Bearer, Manager
@@ -53,10 +49,7 @@ DESCRIPTION_BYTES_MAX = 4_096
 WORKER_BYTES_MAX = 256
 JWKS_MAX_AGE_S = 300
 
-_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]{1,253})(:[0-9]{1,5})?")
 _BEARER = re.compile(r"[Bb]earer +([A-Za-z0-9._~+/=-]{1,1024})")
-
-log = structlog.get_logger("headwater.http")
 
 Answer = Coroutine[None, None, None]
 
@@ -65,7 +58,7 @@ class Subscriptions:
     def __init__(self, manager: Manager, settings: Settings) -> None:
         self._manager = manager
         self._name_bytes_max = settings.stream_name_bytes_max
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._public_url = settings.public_url
 
     def handle(self, exchange: Exchange, rest: bytes, query: bytes) -> None:
         """A request on `PREFIX` + `rest`. Raises Failure when it is refused at once."""
@@ -116,7 +109,7 @@ class Subscriptions:
         method = exchange.request.method
         if method == b"PUT":
             config, streams = self._config(_body(exchange))
-            self._run(exchange, self._create(exchange, name, config, streams, _base_url(exchange)))
+            self._run(exchange, self._create(exchange, name, config, streams, self._base_url(exchange)))
         elif method in (b"GET", b"HEAD"):
             self._run(exchange, self._show(exchange, name))
         elif method == b"DELETE":
@@ -125,25 +118,15 @@ class Subscriptions:
             raise MethodNotAllowed("GET, HEAD, PUT, DELETE, OPTIONS")
 
     def _run(self, exchange: Exchange, work: Answer) -> None:
-        async def guarded() -> None:
+        async def refused_when_durable() -> None:
             try:
-                try:
-                    await work
-                except Failure:
-                    # A refusal may rest on something that is not durable yet.
-                    await self._manager.durable()
-                    raise
-            except AlreadyClaimed as failure:
-                exchange.json(row(failure).status, _claimed(failure))
-            except Failure as failure:
-                exchange.fail(failure)
-            except Exception:
-                log.exception("request failed", method=exchange.request.method, target=exchange.request.target[:200])
-                exchange.connection.abort()
+                await work
+            except Failure:
+                # A refusal may rest on something that is not durable yet.
+                await self._manager.durable()
+                raise
 
-        task = asyncio.get_running_loop().create_task(guarded())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        exchange.run(refused_when_durable())
 
     # ---- answers ------------------------------------------------------------------------------------------------
 
@@ -205,6 +188,13 @@ class Subscriptions:
         if self._manager.find(name).config.kind != model.PULL_WAKE:
             raise BadSubscription("the subscription is not of type pull-wake; a webhook answers to its callback_url")
 
+    def _base_url(self, exchange: Exchange) -> str:
+        """Where the client reaches the subscriptions."""
+        found = base_url(exchange.request.headers, self._public_url)
+        if found is None:
+            raise BadHeader("Host", "expected the host and port that this server is reached by")
+        return f"{found}{parse.FLAT_PREFIX}{model.RESERVED}"
+
     def _view(self, sub: Subscription, exchange: Exchange) -> dict[str, Any]:
         config = sub.config
         infos, _, omitted = self._manager.infos(sub)
@@ -219,16 +209,16 @@ class Subscriptions:
             "streams_omitted": omitted or None,
             "wake_stream": config.wake_stream,
             "lease_ttl_ms": config.lease_ms,
-            "created_at": _moment(sub.created_ms),
+            "created_at": moments.show(sub.created_ms),
             "status": "failed" if sub.failures else "active",
             "description": config.description,
         }
         if config.url is not None:
-            keys_url = f"{_base_url(exchange)}/jwks.json"
+            keys_url = f"{self._base_url(exchange)}/jwks.json"
             signing = {"alg": "ed25519", "kid": self._manager.keys.kid, "jwks_url": keys_url}
             view["webhook"] = {"url": config.url, "signing": signing}
         if sub.failures:
-            view["retry"] = {"failures": sub.failures, "next_attempt_at": _moment(sub.retry_at_ms)}
+            view["retry"] = {"failures": sub.failures, "next_attempt_at": moments.show(sub.retry_at_ms)}
         return {name: value for name, value in view.items() if value is not None}
 
     # ---- requests -----------------------------------------------------------------------------------------------
@@ -321,8 +311,8 @@ def _body(exchange: Exchange) -> dict[str, Any]:
     raw = exchange.request.body
     try:
         body = msgspec.json.decode(raw) if raw else {}
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise BadSubscription("the body is not valid JSON") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadSubscription(f"the body is not valid JSON ({json_mode.fault(error, raw)})") from None
     if not isinstance(body, dict):
         raise BadSubscription("the body must be a JSON object")
     return body
@@ -351,28 +341,3 @@ def _bearer(exchange: Exchange) -> tuple[Bearer, dict[str, Any]]:
         ),
         body,
     )
-
-
-def _base_url(exchange: Exchange) -> str:
-    """Where the client reaches the subscriptions, in its own words. A proxy in front says whether it speaks TLS."""
-    headers = exchange.request.headers
-    host = headers.get(b"host", b"").decode("latin-1")
-    if _HOST.fullmatch(host) is None:
-        raise BadHeader("Host", "expected the host and port that this server is reached by")
-    scheme = "https" if headers.get(b"x-forwarded-proto", b"").lower() == b"https" else "http"
-    return f"{scheme}://{host}{parse.FLAT_PREFIX}{model.RESERVED}"
-
-
-def _claimed(failure: AlreadyClaimed) -> dict[str, Any]:
-    error = {
-        "code": row(failure).code,
-        "message": failure.message(),
-        "retryable": row(failure).retryable,
-        "current_holder": failure.holder,
-        "generation": failure.generation,
-    }
-    return {"error": error}
-
-
-def _moment(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -7,7 +7,7 @@ sent back as `Last-Event-ID` (or `after=`), resumes all streams at once:
 
     event: data
     id: 0:81236
-    data:{"stream":"orders/7","nextOffset":"00000000000000000042","encoding":"json","data":{"total":12}}
+    data:{"stream":"orders/7","incarnation":12,"nextOffset":"00000000000000000042","encoding":"json","data":{"total":12}}
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class _Tail:
         self._quiet_since_s = now_s
         self._ends_s = now_s + lifetime_s
         self._over = False
-        self._feed = Feed(group, position, matches, self.drained)
+        self._feed = Feed(group, position, matches, self._wake)
         try:
             self._feed.include(streams)
         except Failure:
@@ -147,13 +147,20 @@ class _Tail:
         headers = [
             ("Content-Type", "text/event-stream"),
             ("Cache-Control", "no-cache"),
+            ("X-Accel-Buffering", "no"),
             ("Transfer-Encoding", "chunked"),
         ]
         head = exchange.responder.head(200, headers, None, exchange.request.keep_alive)
         # The first event tells where a client that hears nothing else would resume.
         opening = b"event: open\nid: 0:%d\ndata:{}\n\n" % position
-        exchange.connection.write(head + sse.chunk(opening))
+        exchange.begin(head + sse.chunk(opening))
         self.drained()
+
+    def _wake(self) -> None:
+        try:
+            self.drained()
+        except Exception:
+            self._exchange.broke()
 
     def drained(self) -> None:
         connection = self._exchange.connection
@@ -217,8 +224,8 @@ def _events(batch: Batch) -> bytes:
             encoding, data = b"text", _encode(payload.decode("utf-8", "replace"))
         else:
             encoding, data = b"base64", b'"' + b2a_base64(payload, newline=False) + b'"'
-        body = b'{"stream":%b,"nextOffset":"%020d","encoding":"%b","data":%b}' % (
-            name, batch.ends[index], encoding, data,
+        body = b'{"stream":%b,"incarnation":%d,"nextOffset":"%020d","encoding":"%b","data":%b}' % (
+            name, stream.sid, batch.ends[index], encoding, data,
         )  # fmt: skip
         # Only the last record of an append carries the token: a resume never splits an append.
         token = b"id: 0:%d\n" % batch.position if index == last else b""

@@ -7,9 +7,10 @@ any other connection, nor more of a reply than the socket's buffer and a slice: 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from headwater.doors import faults
 from headwater.doors.s3p import outcomes, replies
 from headwater.doors.s3p.commands import Read, Trim
 from headwater.engine.by_id import Place, Record
@@ -24,15 +25,48 @@ if TYPE_CHECKING:
 SLICE_BYTES = 64 * 1024
 
 
-class Reading:
-    """Waits as a Waiter and as a Follower. While it lasts, its connection's `alone` is this."""
+class Alone:
+    """What READ and TRIM share: a fault of this server is the reply, as long as none has begun."""
 
-    __slots__ = ("_after", "_command", "_connection", "_key", "_parts", "_reply", "_size", "_stream", "_timer")
+    __slots__ = ("_command", "_connection", "_key")
 
-    def __init__(self, connection: Connection, command: Read, key: str) -> None:
+    def __init__(self, connection: Connection, command: Read | Trim, key: str) -> None:
         self._connection = connection
         self._command = command
         self._key = key
+
+    @property
+    def begun(self) -> bool:
+        """True once a part of the reply has been written."""
+        return False
+
+    def leave(self) -> None:
+        """Lets go of what it waits for."""
+
+    def guard(self, act: Callable[..., None], *facts: object) -> None:
+        """Runs one step of the command."""
+        connection = self._connection
+        try:
+            act(*facts)
+        except Exception:
+            failure = faults.report("s3p", name=self._command.name[:200])
+            self.leave()
+            if self.begun:
+                connection.abort()
+            elif connection.alone is self:
+                connection.write(outcomes.failed(self._command.name, failure))
+                connection.finish(self)
+
+
+class Reading(Alone):
+    """Waits as a Waiter and as a Follower. While it lasts, its connection's `alone` is this."""
+
+    __slots__ = ("_after", "_parts", "_reply", "_size", "_stream", "_timer")
+
+    _command: Read
+
+    def __init__(self, connection: Connection, command: Read, key: str) -> None:
+        super().__init__(connection, command, key)
         self._after = 0
         """Before this offset there is no record to wait for."""
         self._stream: LiveStream | None = None
@@ -44,12 +78,12 @@ class Reading:
         """What is left of a reply that is too large for one write."""
 
     def begin(self) -> None:
-        engine = self._connection.server.engine
+        group = self._connection.server.group
         try:
-            if engine.unsettled(self._key):
-                engine.after_settled(self._key, self)
+            if group.unsettled(self._key):
+                group.after_settled(self._key, self)
                 return
-            stream = engine.find(self._key, True)
+            stream = group.find(self._key, touch=True)
         except Failure as failure:
             self._fail(failure)
             return
@@ -64,12 +98,15 @@ class Reading:
             if isinstance(outcome, Failure):
                 self._fail(outcome)
             else:
-                self.begin()
+                self.guard(self.begin)
 
     def _look(self, stream: LiveStream) -> None:
         server, command, visible = self._connection.server, self._command, stream.visible
 
         def found(records: list[Record] | Failure) -> None:
+            self.guard(tell, records)
+
+        def tell(records: list[Record] | Failure) -> None:
             if self._connection.alone is not self or self._parts is not None:
                 return  # gone, or answered while the lake was asked
             if isinstance(records, Failure):
@@ -82,7 +119,11 @@ class Reading:
                 self._after = max(self._after, visible)
 
         bytes_max = server.settings.read_bytes_max
-        server.engine.read_by_id(stream, command.min_ms, command.min_n, command.count, bytes_max, found, self._after)
+        server.by_id.read(stream, command.min_ms, command.min_n, command.count, bytes_max, found, self._after)
+
+    @property
+    def begun(self) -> bool:
+        return self._parts is not None
 
     # ---- following ------------------------------------------------------------------------------------------------
 
@@ -90,16 +131,19 @@ class Reading:
         server = self._connection.server
         self._stream = stream
         server.blocked_count += 1
-        server.engine.follow(stream, self)
-        self._timer = asyncio.get_running_loop().call_later(self._command.block_ms / 1000, self.stop)
+        server.group.follow(stream, self)
+        self._timer = asyncio.get_running_loop().call_later(self._command.block_ms / 1000, self.guard, self.stop)
 
     def wake(self, stream: LiveStream) -> None:
+        self.guard(self._grown, stream)
+
+    def _grown(self, stream: LiveStream) -> None:
         # Those who wait for the same share the bytes of the reply; the group forgets them when the stream grows again.
         server, command = self._connection.server, self._command
         same = ("s3p", command.min_ms, command.min_n, command.count)
         if stream.encoded is not None and (known := stream.encoded.get(same)) is not None:
             self.leave()
-            server.engine.count_read(self._key, known[1])
+            server.group.tally.add(self._key, known[1])
             self._finish(known[0])
             return
         self._look(stream)
@@ -125,7 +169,7 @@ class Reading:
             self._timer = None
         if self._stream is not None:
             server = self._connection.server
-            server.engine.unfollow(self._stream, self)
+            server.group.unfollow(self._stream, self)
             server.blocked_count -= 1
             self._stream = None
 
@@ -134,7 +178,7 @@ class Reading:
     def _answer(self, found: list[Record]) -> None:
         self._size = sum(len(payload) for _, _, payload in found)
         if found:
-            self._connection.server.engine.count_read(self._key, self._size)
+            self._connection.server.group.tally.add(self._key, self._size)
         if self._size + 40 * len(found) <= SLICE_BYTES:
             self._reply = replies.records(found)
             self._finish(self._reply)
@@ -161,23 +205,24 @@ class Reading:
         self._connection.finish(self)
 
 
-class Trimming:
+class Trimming(Alone):
     """Finds the place to cut at. While it lasts, its connection's `alone` is this."""
 
-    __slots__ = ("_command", "_connection", "_key")
+    __slots__ = ()
 
-    def __init__(self, connection: Connection, command: Trim, key: str) -> None:
-        self._connection = connection
-        self._command = command
-        self._key = key
+    _command: Trim
 
     def begin(self) -> None:
         server, command = self._connection.server, self._command
-        stream = server.engine.look(self._key)
+        stream = server.group.shelf.find(self._key)
         if stream is None:
             self._placed(Place(0, None))
         else:
-            server.engine.place_of_id(stream, command.min_ms, command.min_n, self._placed)
+
+            def placed(place: Place | Failure) -> None:
+                self.guard(self._placed, place)
+
+            server.by_id.place(stream, command.min_ms, command.min_n, placed)
 
     def _placed(self, place: Place | Failure) -> None:
         connection = self._connection
@@ -194,8 +239,6 @@ class Trimming:
     def drained(self) -> None: ...
 
     def stop(self) -> None: ...
-
-    def leave(self) -> None: ...
 
 
 def parts(found: list[Record]) -> Iterator[bytes]:

@@ -13,18 +13,18 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 import msgspec
-import structlog
 
+from headwater.doors import faults
 from headwater.doors.s3p import outcomes, replies
-from headwater.doors.s3p.alone import Reading, Trimming
+from headwater.doors.s3p.alone import Alone, Reading, Trimming
 from headwater.doors.s3p.commands import Append, Command, Create, Delete, Read, Trim
 from headwater.doors.s3p.replies import Failure as Refusal
 from headwater.doors.s3p.wire import Parser
 from headwater.engine.group import Outcome
 from headwater.errors import ShuttingDown
 from headwater.model import commands as model
+from headwater.model import content_types
 from headwater.model.events import Appended
-from headwater.model.stream import DEFAULT_CONTENT_TYPE
 
 if TYPE_CHECKING:
     from headwater.doors.s3p.server import S3pServer
@@ -41,8 +41,6 @@ LINGER_S = 2.0
 RUN_BYTES_MAX = 1024 * 1024
 """Payload of pipelined APPENDs that are submitted as one."""
 
-log = structlog.get_logger("headwater.s3p")
-
 
 # gc=False: a pending reply leaves its connection's queue before it is let go, so it is in no cycle by then. Without
 # it every 700th command would start the garbage collector.
@@ -56,12 +54,21 @@ class Pending(msgspec.Struct, gc=False, eq=False):
     replies: bytes | None = None
 
     def resolve(self, outcome: Outcome) -> None:
-        self.replies = outcomes.replied(self.name, outcome, self.counts)
+        try:
+            self.replies = outcomes.replied(self.name, outcome, self.counts)
+        except Exception:
+            self.broke()
         connection = self.connection
         if len(self.counts) > 1 and type(outcome) is Appended:
-            connection.server.engine.joined_count += len(self.counts) - 1
+            connection.server.group.appends_count += len(self.counts) - 1
         if not connection.due:
             connection.later()
+
+    def broke(self) -> None:
+        """Called while an exception is handled that is a fault of this server: each of its commands is told."""
+        failure = faults.report("s3p", name=self.name[:200])
+        if self.replies is None:
+            self.replies = outcomes.failed(self.name, failure) * len(self.counts)
 
 
 _ALONE = [1]
@@ -163,7 +170,7 @@ class Connection(asyncio.Protocol):
         self.paused = False
         self._active = True
         if self.alone is not None:
-            self.alone.drained()
+            self.alone.guard(self.alone.drained)
         self.later()
 
     # ---- the order of commands and replies ------------------------------------------------------------------------
@@ -227,21 +234,24 @@ class Connection(asyncio.Protocol):
     def _append(self, command: Append, more_max: int = 0) -> int:
         """Submits an APPEND, and up to `more_max` of those behind it together with it; returns how many of those."""
         name, records = command.name, command.records
-        counts = _ALONE if len(records) == 1 else [len(records)]
         server = self.server
-        key = server.keys.get(name) or server.key(name)
-        stream = server.engine.look(key)
-        content_type = None
-        if stream is not None and stream.is_json:
-            # What is not JSON has no type to speak of, and is refused as such.
-            if not outcomes.are_json(records):
-                content_type = DEFAULT_CONTENT_TYPE
-        elif more_max and self.waiting:
-            counts = self._join_run(command, more_max) or counts
-        waiter = Pending(self, name, counts)
+        waiter = Pending(self, name, _ALONE if len(records) == 1 else [len(records)])
         self.pending.append(waiter)
-        server.submit(key, model.Append(records, content_type, None, None, False, None, command.ms), waiter)
-        return len(counts) - 1
+        try:
+            key = server.keys.get(name) or server.key(name)
+            stream = server.streams.get(key) or server.group.shelf.find(key)
+            content_type = None
+            if stream is not None and stream.is_json:
+                # What is not JSON has no type to speak of, and is refused as such.
+                if not outcomes.are_json(records):
+                    content_type = content_types.DEFAULT
+            elif more_max and self.waiting:
+                waiter.counts = self._join_run(command, more_max) or waiter.counts
+            server.submit(key, model.Append(records, content_type, None, None, False, None, command.ms), waiter)
+        except Exception:
+            waiter.broke()
+            self.later()
+        return len(waiter.counts) - 1
 
     def _join_run(self, first: Append, commands_max: int) -> list[int] | None:
         """Adds the records of the APPENDs behind `first` to its own, as far as they can be submitted as one.
@@ -275,16 +285,20 @@ class Connection(asyncio.Protocol):
     def submit(self, name: bytes, key: str, command: model.Command) -> None:
         waiter = Pending(self, name, _ALONE)
         self.pending.append(waiter)
-        self.server.submit(key, command, waiter)
+        try:
+            self.server.group.submit(key, command, waiter)
+        except Exception:
+            waiter.broke()
+            self.later()
 
     def _start_alone(self, command: Command | Refusal) -> None:
         """A command that was to wait for every reply in front of it."""
         if isinstance(command, Read):
             self.alone = Reading(self, command, self.server.key(command.name))
-            self.alone.begin()
+            self.alone.guard(self.alone.begin)
         elif isinstance(command, Trim):
             self.alone = Trimming(self, command, self.server.key(command.name))
-            self.alone.begin()
+            self.alone.guard(self.alone.begin)
         elif isinstance(command, Refusal):
             self.write(replies.error(command.code, command.message))
             self._linger()
@@ -304,7 +318,7 @@ class Connection(asyncio.Protocol):
         if self._transport is not None and not self._closing:
             self._transport.write(data)
 
-    def finish(self, alone: Reading | Trimming) -> None:
+    def finish(self, alone: Alone) -> None:
         """The reply of the command that held the connection is out."""
         if self.alone is alone:
             self.alone = None
@@ -333,7 +347,7 @@ class Connection(asyncio.Protocol):
         self._ended = True
         self._stop_receiving()
         if self.alone is not None:
-            self.alone.stop()
+            self.alone.guard(self.alone.stop)
         self.later()
 
     def _refuse_waiting(self) -> None:
@@ -352,8 +366,8 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
     def broke(self) -> None:
-        """An impossible state must not pass for a reply: it is logged with its trace and the client is cut off."""
-        log.exception("command failed")
+        """Called while an exception is handled that no command can be blamed for: the connection ends."""
+        faults.report("s3p")
         self.abort()
 
     def abort(self) -> None:

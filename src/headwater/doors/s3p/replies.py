@@ -19,12 +19,14 @@ class Code(StrEnum):
     STREAM_EXISTS = "ERR_STREAM_EXISTS"
     UNKNOWN_STREAM = "ERR_UNKNOWN_STREAM"
     NON_MONOTONIC_ID = "ERR_NON_MONOTONIC_ID"
-    # Two codes of the house, for conditions the spec does not know. The command was understood in both, so
+    # Three codes of the house, for conditions the spec does not know. The command was understood in all, so
     # they are recoverable in the sense of section 4.
     #   UNAVAILABLE: the node takes no writes now (stopping, overloaded, its log failed); try again later.
     #   CONFLICT: the stream as it stands refuses this (closed, other content type); trying again is no use.
     UNAVAILABLE = "ERR_UNAVAILABLE"
+    #   INTERNAL: a fault of this server; its log has the trace under the id in the message.
     CONFLICT = "ERR_CONFLICT"
+    INTERNAL = "ERR_INTERNAL"
 
     @property
     def closes_connection(self) -> bool:
@@ -40,6 +42,7 @@ _CLOSES_CONNECTION: Final = {
     Code.NON_MONOTONIC_ID: False,
     Code.UNAVAILABLE: False,
     Code.CONFLICT: False,
+    Code.INTERNAL: False,
 }
 
 

@@ -350,7 +350,8 @@ class Parser:
                 if count == 0:
                     _refuse("zero-length records array")
                 if count > limits.records_max:
-                    _refuse("too many records in APPEND request", Code.LIMITS)
+                    maximum = f"maximum {limits.records_max}, s3p_records_max"
+                    _refuse(f"too many records in APPEND request ({maximum})", Code.LIMITS)
                 records = yield from self._records(count)
                 return Append(name, records, ms)
             case _Verb.READ:

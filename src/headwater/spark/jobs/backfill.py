@@ -17,10 +17,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from headwater.spark.badlines import first_bad_line, is_malformed
 from headwater.spark.chunks import CHUNK_BYTES_MAX, CHUNK_ROWS_MAX
-from headwater.spark.failures import failed, refused, spark_errors
+from headwater.spark.failures import cause, failed, refused, spark_errors
 from headwater.spark.node import Node
-from headwater.spark.runs import JobRefused, Progress, silent
+from headwater.spark.runs import JobRefused, Progress, recorded, silent
 from headwater.spark.sink import to_streams
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class Input(NamedTuple):
     size_bytes: int
 
 
+@recorded("backfill")
 def backfill(
     spark: SparkSession,
     node: Node,
@@ -80,7 +82,7 @@ def backfill(
         checked = frame.selectExpr(stream, *order_by, *([] if payload is None else [payload]), *([where] * bool(where)))
         _check_repeatable(checked)
     except spark_errors() as error:
-        raise refused(error, COLUMNS) from error
+        raise _unreadable(spark, error, paths, format, schema, reading) or refused(error, COLUMNS) from error
     identity = [format, reading, schema, stream, payload, list(order_by), where, content_type]
     producer = producer_id or _identity(inputs, identity)
     bytes_count = sum(one.size_bytes for one in inputs)
@@ -106,7 +108,7 @@ def backfill(
                     report_file=str(report),
                 )
         except spark_errors() as error:
-            raise failed(error) from error
+            raise _unreadable(spark, error, paths, format, schema, reading) or failed(error) from error
         commit: dict[str, Any] = json.loads(report.read_text()) if report.exists() else {}
     rows_count = commit.get("rows", 0)
     progress("rows", rows_count, rows_count)
@@ -118,6 +120,27 @@ def backfill(
         "streams": commit.get("streams_count", 0),
         "producer_id": producer,
     }
+
+
+def _unreadable(
+    spark: SparkSession,
+    error: Exception,
+    paths: Sequence[str],
+    format: str,
+    schema: str | None,
+    reading: Mapping[str, str],
+) -> JobRefused | None:
+    """For a line that cannot be read: nothing was written then, all files are read before the first record is."""
+    if not is_malformed(cause(error)):
+        return None
+    bad = first_bad_line(spark, paths, format, schema, reading)
+    if bad is None:
+        return None
+    what = format.upper() if schema is None else f"{format.upper()} of the columns {schema}"
+    return JobRefused(
+        f"{bad.where} is not {what}: {bad.shown}",
+        "nothing was written; mend it, or leave such lines out with --option mode=DROPMALFORMED",
+    )
 
 
 _PLACES = ("_headwater_file", "_headwater_block", "_headwater_row")

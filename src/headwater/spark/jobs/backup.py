@@ -24,7 +24,7 @@ from headwater.spark.moving import Wanted, move
 from headwater.spark.node import Node, NodeError, NodeRefused
 from headwater.spark.objects import Place, place_of
 from headwater.spark.proof import prove
-from headwater.spark.runs import JobRefused, Progress, silent
+from headwater.spark.runs import JobRefused, Progress, recorded, silent
 from headwater.spark.vault import BACKUPS, FORMAT, OBJECTS, Document, Item, Manifest
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ TOLD_MAX = 10
 """Problems named one by one."""
 
 
+@recorded("backup")
 def backup(
     spark: SparkSession, node: Node, *, to: Place | str, hold_ms: int = HOLD_MS, progress: Progress = silent
 ) -> dict[str, object]:

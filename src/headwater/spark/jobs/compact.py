@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from headwater.spark import rewrite as files
 from headwater.spark.node import Node
 from headwater.spark.rewrite import Changed, File, Swapped, counted, listed, summed
-from headwater.spark.runs import Progress, silent
+from headwater.spark.runs import Progress, recorded, silent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,6 +27,7 @@ SMALL_PART = 3
 """A file is small below this part of the target: what a run has written is not small, even where it compresses well."""
 
 
+@recorded("compact")
 def compact(
     spark: SparkSession,
     node: Node,

@@ -16,11 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 from headwater.spark import typed
 from headwater.spark.failures import cause
+from headwater.spark.matching import job_match
 from headwater.spark.native import read_lake
 from headwater.spark.node import Node
 from headwater.spark.objects import Place
+from headwater.spark.options import BadOptions, parse
 from headwater.spark.parts import Output, Part, write_parts
-from headwater.spark.runs import JobRefused, Progress, silent
+from headwater.spark.quarantine import Allowed
+from headwater.spark.runs import DONE, FINDINGS, JobRefused, Progress, recorded, silent
 from headwater.spark.tables import DerivedTable, compact
 
 if TYPE_CHECKING:
@@ -39,6 +42,7 @@ _LIMITS = ("maxbytespertrigger", "maxoffsetspertrigger")
 _STREAMING = (*_LIMITS, "startingoffsets", "startingtimestamp", "failondataloss")
 
 
+@recorded("derive")
 def derive(
     spark: SparkSession,
     node: Node,
@@ -55,15 +59,21 @@ def derive(
     day_from: str | None = None,
     any_content_type: bool = False,
     sample_rows: int = typed.SAMPLE_ROWS,
+    quarantined_max: int | str = 0,
+    require_match: bool = False,
     progress: Progress = silent,
 ) -> dict[str, object]:
     """Brings the table up to where the node is, or (`continuous`) goes on until it is interrupted. Raises JobRefused.
 
     Without a schema the table's own is used, and for a new table one is inferred, which then stays. `batch` computes
-    the whole table anew and replaces it in one step; `overwrite` begins a table that exists anew.
+    the whole table anew and replaces it in one step; `overwrite` begins a table that exists anew. More records in the
+    quarantine than `quarantined_max`, a number or a share of the run's as "2%", are a finding. `require_match` refuses
+    names that no stream goes by, which is a warning otherwise.
     """
+    allowed = Allowed.of(quarantined_max)
     if batch and continuous:
         raise JobRefused("a table that is computed in one go is not followed", "leave out batch, or continuous")
+    warnings = _match(node, source or {}, require_match)
     job = Derivation(
         spark,
         node,
@@ -78,12 +88,22 @@ def derive(
         overwrite,
     )
     if batch:
-        return job.whole()
-    query = job.start({"processingTime": interval} if continuous else {"availableNow": True})
-    follow([query], progress, job.counts)
-    if not continuous:
-        job.tidy()
-    return job.summary(query)
+        summary = job.whole()
+    else:
+        query = job.start({"processingTime": interval} if continuous else {"availableNow": True})
+        follow([query], progress, job.counts)
+        if not continuous:
+            job.tidy()
+        summary = job.summary(query)
+    outcome = FINDINGS if allowed.exceeded(job.counts) else DONE
+    return {"outcome": outcome, **summary, **({"warnings": warnings} if warnings else {})}
+
+
+def _match(node: Node, source: Mapping[str, str], require: bool) -> list[str]:
+    try:
+        return job_match(node, parse({"url": node.url, **source}).selection, require)
+    except BadOptions as error:
+        raise JobRefused(str(error)) from None
 
 
 def _place(given: str | Place) -> Place:

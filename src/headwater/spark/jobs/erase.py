@@ -27,7 +27,7 @@ from headwater.spark.lakefile import LakeFile, extents_of
 from headwater.spark.node import Node, NodeRefused
 from headwater.spark.objects import Place
 from headwater.spark.rewrite import Changed, File, Listing, Swapped, counted, listed, over_files, summed, told, watching
-from headwater.spark.runs import JobRefused, Progress, silent
+from headwater.spark.runs import JobRefused, Progress, recorded, silent
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -38,6 +38,7 @@ MAX_BYTES = 64 << 30
 _HELD = "path string, incarnation long, rows long, live_rows long"
 
 
+@recorded("erase")
 def erase(
     spark: SparkSession,
     node: Node,
@@ -81,6 +82,7 @@ def erase(
     return summary
 
 
+@recorded("erase", omit=("stream",))
 def erase_stream(
     spark: SparkSession,
     node: Node,

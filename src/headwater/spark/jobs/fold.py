@@ -41,10 +41,14 @@ from headwater.spark.folding import (
     media_type,
 )
 from headwater.spark.lakefile import LakeFile
+from headwater.spark.matching import job_match
 from headwater.spark.node import Node, NodeRefused
 from headwater.spark.objects import Place
+from headwater.spark.offsets import Offset
 from headwater.spark.options import BadOptions, parse
-from headwater.spark.runs import RUNS_BUCKET, JobRefused, Progress, silent
+from headwater.spark.planning import head_of
+from headwater.spark.resuming import resume
+from headwater.spark.runs import DONE, FINDINGS, RUNS_BUCKET, JobRefused, Progress, recorded, silent
 from headwater.spark.tables import native_root
 
 if TYPE_CHECKING:
@@ -77,6 +81,7 @@ class Due(NamedTuple):
     snapshot_offset: int | None
 
 
+@recorded("fold")
 def fold(
     spark: SparkSession,
     node: Node,
@@ -89,14 +94,16 @@ def fold(
     pattern: str | None = None,
     min_records: int = MIN_RECORDS,
     flush: bool = True,
-    until: int | None = None,
+    until: int | Offset | None = None,
+    require_match: bool = False,
     progress: Progress = silent,
 ) -> dict[str, object]:
     """Folds and publishes; safe to run twice, and at any time. Raises JobRefused.
 
     `flush` settles what is in the node's memory first; without it only what is in the lake by itself is folded, and
     what came later follows the snapshot as ordinary records. `until` leaves records with a later position in the log
-    alone, because others have yet to read them.
+    alone, because others have yet to read them; an offset also says of which log, and another one is DataLoss.
+    `require_match` refuses a bucket or pattern that no stream is in, which is a warning otherwise.
     """
     if min_records < 1:
         raise JobRefused("min_records is at least 1")
@@ -110,6 +117,11 @@ def fold(
         raise JobRefused(str(error)) from None
     if call is not None:
         _ship(call)
+    if isinstance(until, Offset):
+        node, until = resume(node, until, True).node, until.position
+    # Nothing is published on another log than the one that was read.
+    node = node.expecting(head_of(node).seen)
+    warnings = job_match(node, wanted, require_match)
     if flush:
         node.flush()
     # In this order: records that settle later are in no file of the listing, and simply follow the snapshot.
@@ -128,6 +140,7 @@ def fold(
                 errors += found.pop("errors")
                 total.update(found)
     return {
+        "outcome": FINDINGS if total["failed"] or total["incomplete"] else DONE,
         "mode": mode,
         "streams": skipped.pop("streams", 0),
         "due": due.num_rows,
@@ -137,6 +150,7 @@ def fold(
         "snapshot_bytes": total["bytes"],
         "skipped": dict(sorted(skipped.items())),
         **({"errors": errors[:ERRORS_SHOWN]} if errors else {}),
+        **({"warnings": warnings} if warnings else {}),
     }
 
 

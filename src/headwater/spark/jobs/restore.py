@@ -23,7 +23,7 @@ from headwater.spark.moving import Wanted, move
 from headwater.spark.objects import Place
 from headwater.spark.proof import prove
 from headwater.spark.rewrite import parallelism, told
-from headwater.spark.runs import JobRefused, Progress, silent
+from headwater.spark.runs import JobRefused, Progress, recorded, silent
 from headwater.spark.vault import OBJECTS, Manifest
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ STAGING = ".restoring"
 _DELETE_THREADS = 16
 
 
+@recorded("restore")
 def restore(
     spark: SparkSession,
     *,

@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headwater.spark.failures import failed, refused, spark_errors
+from headwater.spark.matching import job_match
 from headwater.spark.node import Node
-from headwater.spark.runs import JobRefused, Progress, silent
+from headwater.spark.options import BadOptions, parse
+from headwater.spark.runs import JobRefused, Progress, recorded, silent
 from headwater.spark.sink import start_stream
 
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ SELECTING = ("subscribe", "subscribePattern", "bucket")
 COLUMNS = "expressions see the columns of the source, and `value` (the payload as text) and `name` (bucket/stream)"
 
 
+@recorded("route")
 def route(
     spark: SparkSession,
     node: Node,
@@ -48,17 +51,23 @@ def route(
     partitions: int | None = None,
     producer_id: str | None = None,
     epoch_base: int = 0,
+    require_match: bool = False,
     progress: Progress = silent,
 ) -> dict[str, object]:
     """Routes what there is (`available_now`), or goes on until it is interrupted. Raises JobRefused, SinkFailed.
 
     `source`: options of the read, which say what streams. `target`, `where` and `payload` are SQL. A row whose target
     or payload is null goes nowhere; a target that is an array goes to each stream in it. `transform` changes the frame
-    between `where` and `target`. Run again with the same `checkpoint`, it goes on where it stood.
+    between `where` and `target`. Run again with the same `checkpoint`, it goes on where it stood. `require_match`
+    refuses names that no stream goes by, which is a warning otherwise.
     """
     if not any(name.lower() in {key.lower() for key in source} for name in SELECTING):
         raise JobRefused("it is not said which streams to read", f"name them with {', '.join(SELECTING)}")
     options = {"url": node.url, "startingOffsets": "earliest", **_token(node), **source}
+    try:
+        warnings = job_match(node, parse(options).selection, require_match)
+    except BadOptions as error:
+        raise JobRefused(str(error)) from None
     from pyspark.errors import StreamingQueryException
 
     with tempfile.TemporaryDirectory(prefix="headwater-route-") as folder:
@@ -87,7 +96,8 @@ def route(
         except spark_errors() as error:
             raise refused(error, COLUMNS) from error
         rows_read, batches = _follow(query, progress)
-        return {"batches": batches, "rows_read": rows_read, **_written(report), "query": str(query.id)}
+        told: dict[str, object] = {"warnings": warnings} if warnings else {}
+        return {"batches": batches, "rows_read": rows_read, **_written(report), "query": str(query.id), **told}
 
 
 _LOWER = {name.lower() for name in SELECTING}

@@ -21,7 +21,7 @@ from headwater.spark.lakefile import LakeFile, extents_of, live_mask, spans
 from headwater.spark.node import Node
 from headwater.spark.objects import Place
 from headwater.spark.rewrite import File, listed, over_files, told, watching
-from headwater.spark.runs import JobRefused, Progress, silent
+from headwater.spark.runs import JobRefused, Progress, recorded, silent
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -36,6 +36,7 @@ _COUNTS = ("records", "bytes", "reads", "read_bytes")
 _STREAMS = "bucket string, streams long, records long, bytes long, hot_bytes long"
 
 
+@recorded("usage")
 def usage(
     spark: SparkSession, node: Node, *, output: str | None = None, progress: Progress = silent
 ) -> dict[str, object]:

@@ -21,7 +21,7 @@ from headwater.spark import audit
 from headwater.spark.audit import Look
 from headwater.spark.node import Node
 from headwater.spark.rewrite import File, Listing, listed, over_files, told, watching
-from headwater.spark.runs import Progress, silent
+from headwater.spark.runs import DONE, FINDINGS, Progress, recorded, silent
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -47,6 +47,7 @@ class _Seen(NamedTuple):
     """Also of those that are not told one by one."""
 
 
+@recorded("verify")
 def verify(spark: SparkSession, node: Node, *, deep: bool = False, progress: Progress = silent) -> dict[str, object]:
     """Looks at everything; `deep` reads payloads too. Raises JobRefused; damage is a finding, not an error."""
     first = seen = _look(spark, node, Look(deep), progress)
@@ -61,6 +62,7 @@ def verify(spark: SparkSession, node: Node, *, deep: bool = False, progress: Pro
     count = seen.total if confirmed and seen.total > len(seen.findings) else len(confirmed)
     told_of = sorted(confirmed)[:FINDINGS_MAX]
     return {
+        "outcome": FINDINGS if count else DONE,
         **first.counts,
         "deep": deep,
         "looks": looks,

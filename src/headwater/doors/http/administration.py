@@ -1,0 +1,100 @@
+"""What an operator asks of a node: its settings, a checkpoint now, a shorter log, and who owns a group.
+
+Owns `/__headwater/config` and `/__headwater/groups/0/snapshot`, `/purge` and `/owner`. Never changes a setting, and
+never moves a group: one node owns all of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from headwater import config
+from headwater.config import Settings
+from headwater.doors.http import headers as parse
+from headwater.doors.http.connection import Exchange
+from headwater.doors.http.routes import Routes
+from headwater.engine.checkpoint import checkpoint
+from headwater.engine.group import Group
+from headwater.errors import LogUnavailable, MethodNotAllowed, NoSuchNode, NoSuchRoute, Overloaded
+
+REDACTED = "[redacted]"
+_CREDENTIALS = re.compile(r"(?<=://)[^/@]*(?=@)")
+"""User and password in a URL."""
+_GROUP = "/__headwater/groups/0"
+
+
+class Administration:
+    def __init__(self, group: Group, settings: Settings, address: Callable[[], str]) -> None:
+        self._group = group
+        self._settings = settings
+        self._address = address
+        """Where this node is reached: the name it has as an owner."""
+
+    def register(self, routes: Routes) -> None:
+        routes.call("/__headwater/config", self.config)
+        routes.call(f"{_GROUP}/snapshot", self.snapshot)
+        routes.call(f"{_GROUP}/purge", self.purge)
+        routes.call(f"{_GROUP}/owner", self.owner)
+
+    def config(self, exchange: Exchange, rest: bytes, query: bytes) -> None:
+        """`GET /__headwater/config`: every setting in force, sizes in bytes."""
+        exchange.only(b"GET", rest)
+        exchange.json(200, {"settings": in_force(self._settings)})
+
+    def snapshot(self, exchange: Exchange, rest: bytes, query: bytes) -> None:
+        """`POST .../snapshot`: the catalog catches up with the log."""
+        exchange.only(b"POST", rest)
+        exchange.run(self._snapshot(exchange))
+
+    async def _snapshot(self, exchange: Exchange) -> None:
+        rows_count = await self._checkpoint()
+        exchange.json(200, {"group": 0, "position": self._group.catalog.position, "rows": rows_count})
+
+    def purge(self, exchange: Exchange, rest: bytes, query: bytes) -> None:
+        """`POST .../purge`: log files that a checkpoint covers go."""
+        exchange.only(b"POST", rest)
+        exchange.run(self._purge(exchange))
+
+    async def _purge(self, exchange: Exchange) -> None:
+        group = self._group
+        head = group.log.head
+        await self._checkpoint()
+        # A checkpoint that finds nothing to write trims nothing either; what was held before may be free by now.
+        group.log.trim(group.catalog.log_floor)
+        position = group.catalog.position
+        exchange.json(200, {"group": 0, "position": position, "log_head": group.log.head, "log_head_before": head})
+
+    async def _checkpoint(self) -> int:
+        group = self._group
+        if group.log.failure is not None:
+            raise LogUnavailable(group.log.failure)
+        try:
+            return await checkpoint(group)
+        except Exception as error:
+            # As in the upkeep: the log still holds everything, and the next one tries again.
+            raise Overloaded(f"the checkpoint failed ({error})") from error
+
+    def owner(self, exchange: Exchange, rest: bytes, query: bytes) -> None:
+        """`GET .../owner` tells the owner; `POST .../owner/{node}` hands the group to a node."""
+        method = exchange.request.method
+        address = self._address()
+        if rest in (b"", b"/"):
+            if method not in (b"GET", b"HEAD"):
+                raise MethodNotAllowed("GET, HEAD, OPTIONS")
+        else:
+            node = parse.path_text(rest)
+            if not node.startswith("/") or "/" in node[1:]:
+                raise NoSuchRoute
+            if method != b"POST":
+                raise MethodNotAllowed("POST, OPTIONS")
+            if node[1:] != address:
+                raise NoSuchNode(address)
+        exchange.json(200, {"group": 0, "owner": address, "nodes": [address]})
+
+
+def in_force(settings: Settings) -> dict[str, config.Value]:
+    """Settings by name, without what is secret in them."""
+    values: dict[str, config.Value] = {setting.name: getattr(settings, setting.name) for setting in config.TABLE}
+    texts = {name: _CREDENTIALS.sub(REDACTED, value) for name, value in values.items() if isinstance(value, str)}
+    return values | texts

@@ -1,0 +1,1 @@
+"""Log lines and what else the node says of itself."""

@@ -1,0 +1,1 @@
+"""A node behind real proxies, set up as the guide says."""
