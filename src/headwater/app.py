@@ -47,15 +47,12 @@ from headwater.doors.http.subscriptions import Subscriptions
 from headwater.doors.http.tail import Tails
 from headwater.doors.http.usage import Usage
 from headwater.doors.s3p.server import S3pServer
-from headwater.engine.backup import Backups
-from headwater.engine.by_id import ById
-from headwater.engine.cold import Reads
-from headwater.engine.flush import Flusher
+from headwater.engine import buckets as engine_buckets
+from headwater.engine.engine import Engine
 from headwater.engine.group import Group
-from headwater.engine.recovery import LogContradiction, begin_incarnation, recover
-from headwater.engine.swap import Swapper
-from headwater.engine.sweep import Sweeper
-from headwater.engine.upkeep import Upkeep
+from headwater.engine.owned_group import CatalogFiles, GroupOptions, OwnedGroup
+from headwater.engine.questions import LocalQuestions
+from headwater.engine.recovery import LogContradiction
 from headwater.lake.cache import DiskCache
 from headwater.lake.courtesy import Courtesy
 from headwater.lake.feed import encode_feed
@@ -68,14 +65,14 @@ from headwater.log.recovery import LogCorrupt
 from headwater.log.wal import Wal
 from headwater.model.commands import Durability
 from headwater.model.stream import Limits
-from headwater.observe import logging
+from headwater.observe import logging, readings
 from headwater.observe.health import Health
-from headwater.observe.metrics import Gauge, Metrics
+from headwater.observe.metrics import Metrics
 from headwater.subscriptions.keys import BadKeys, Keys
 from headwater.subscriptions.manager import Manager
 from headwater.subscriptions.registry import Registry
 from headwater.subscriptions.webhooks import WebhookClient
-from headwater.world import BlobsUnavailable, Catalog, Log, SystemClock, SystemRng
+from headwater.world import BlobsUnavailable, Catalog, CatalogCopy, Log, SystemClock, SystemRng
 
 EXIT_OK, EXIT_FAILED = 0, 1
 SWITCH_INTERVAL_S = 0.0005
@@ -122,6 +119,23 @@ async def _run(settings: Settings) -> None:
         await node.stop()
 
 
+class _Catalog:
+    """The catalog's file as worker threads of a group use it. See `CatalogFiles`."""
+
+    def __init__(self, data: Path) -> None:
+        self._path = data / "catalog.db"
+        self.held_directory = data / "held"
+
+    def open(self) -> Ledger:
+        return Ledger(self._path)
+
+    def open_to_read(self) -> Ledger:
+        return Ledger(self._path, read_only=True)
+
+    def copy(self, to: Path) -> CatalogCopy:
+        return copy_catalog(self._path, to)
+
+
 class Node:
     """One node, assembled. `start` and `stop` may each be called once."""
 
@@ -129,115 +143,38 @@ class Node:
         self.settings = settings
         self._lock: IO[bytes] | None = None
         self._address = ""
-        self._group: Group | None = None
-        self._upkeep: Upkeep | None = None
-        self._flusher: Flusher | None = None
-        self._sweeper: Sweeper | None = None
-        self._ledger: Ledger | None = None
-        self._reads: Reads | None = None
+        self._owned: OwnedGroup | None = None
         self._http: HttpServer | None = None
         self._trial: Trial | None = None
         self._s3p: S3pServer | None = None
         self._subscriptions: Manager | None = None
         self._lake_calls: LakeCalls | None = None
-        self._swapper: Swapper | None = None
         self._bulk_snapshots: BulkSnapshots | None = None
 
     async def start(self) -> str:
         """Recovers and listens; returns HOST:PORT. Raises CannotStart, LogCorrupt or LogContradiction."""
         settings = self.settings
         _raise_file_limit(settings.connections_max + settings.s3p_connections_max)
-        clock = SystemClock()
         rng = SystemRng()
-        wal, catalog = self._stores()
-        store = await self._store(rng)
-        blobs = StoreBlobs(store)
-        disk = await asyncio.to_thread(self._disk_cache)
-        courtesy = Courtesy(lambda: wal.tail).is_due
-        lake = None if settings.memory else DeltaLake(store, settings.lake_cache_bytes, clock, rng, disk, courtesy)
-        loop = asyncio.get_running_loop()
-        limits = Limits(
-            settings.producers_per_stream_max, settings.producer_idle_ms, Durability[settings.durability.upper()]
-        )
-        group = self._group = Group(wal, catalog, clock, loop.call_soon, limits, settings.hot_bytes_max)
-        if settings.memory:
-            # Nothing tells this run's streams from those of the last one: their ids, and so their ETags, must.
-            group.next_sid = clock.now_ms() << 16
-        subscriptions = self._subscriptions = self._subscribe(group, rng)
-        began_s = loop.time()
-        count = recover(group)
-        if count:
-            took_s = round(loop.time() - began_s, 3)
-            log.info("recovered", events=count, streams=len(group.shelf.streams), seconds=took_s)
-        begin_incarnation(group, rng)
-        wal.start(self._progress)
+        engine, store, blobs, lake = await self._engine(rng)
+        owned = engine.owned[0]
+        self._subscriptions = subscriptions = self._subscribe(owned.group, rng)
+        self._recover(owned)
         subscriptions.start()
-        self._upkeep = Upkeep(
-            group, blobs, settings.checkpoint_interval_ms, settings.streams_loaded_max, _report("upkeep")
-        )
-        self._upkeep.start()
-        if lake is not None:
-            self._flusher = Flusher(
-                group,
-                lake,
-                min(settings.flush_bytes, settings.hot_bytes_max // 2),
-                settings.flush_interval_ms,
-                settings.lake_file_bytes,
-                _report("flush"),
-            )
-            self._flusher.start()
-            self._ledger = self._open_ledger()
-            self._sweeper = Sweeper(
-                group,
-                lake,
-                self._ledger,
-                self._flusher,
-                settings.lake_gc_interval_ms,
-                settings.lake_grace_ms,
-                _report("gc"),
-            )
-            self._sweeper.start()
+        owned.start()
         gc.collect()
         gc.freeze()  # what recovery built is long-lived: the collector need not walk it again
-
         responder = Responder(settings.cors_origin, settings.memory)
-        reads = self._reads = Reads(group, lake)
-        group.resolve_cold = reads.resolve
-        streams = DurableStreams(group, reads, settings, responder, clock, rng)
-        buckets = Buckets(group)
-        routes = Routes(
-            settings, streams, buckets, Snapshots(group, reads, blobs, settings, rng), Batches(group, settings)
-        )
-        routes.call("/__headwater/buckets", buckets.by_any_name)
-        routes.expect = partial(check_log, group)
-        routes.call("/__headwater/tail", Tails(group, settings).handle)
-        pipeline = Pipeline(group, self._flusher, encode_feed, None if settings.memory else self._describer(store))
-        routes.call("/__headwater/lake", pipeline.lake)
-        if lake is not None and self._flusher is not None and self._sweeper is not None:
-            swapper = self._swapper = Swapper(group, lake, self._flusher, self._sweeper, self._open_ledger)
-            # One round of gc sees that nothing refers to it, and another finds that its time is over.
-            unused_ms_max = settings.lake_grace_ms + 2 * settings.lake_gc_interval_ms
-            self._lake_calls = LakeCalls(
-                group, self._flusher, swapper, self._read_ledger, lake.files, _place(settings, store), unused_ms_max
-            )
-            self._lake_calls.register(routes)
-        routes.call("/__headwater/usage", Usage(group.catalog).handle)
-        routes.call("/__headwater/groups", pipeline.groups)
-        Administration(group, settings, lambda: self._address).register(routes)
-        routes.call("/__headwater/matches", Matches(group).handle)
-        routes.call("/__headwater/flush", pipeline.flush)
-        routes.call("/__headwater/backup", self._backups(group, store, rng).handle)
-        self._bulk_snapshots = BulkSnapshots(group, blobs, settings, rng)
-        routes.call("/__headwater/snapshots", self._bulk_snapshots.handle)
+        streams = DurableStreams(engine, settings, responder, engine.clock, rng)
+        routes = self._routes(engine, streams, blobs, rng)
+        self._pipeline_calls(routes, owned, store, lake)
         routes.call(SUBSCRIPTIONS_PREFIX, Subscriptions(subscriptions, settings).handle)
         http = self._http = HttpServer(settings, routes, responder)
-        metrics = _pages(routes, http, streams, group, self._upkeep, self._flusher, self._trial)
-        metrics.add(*_lake_gauges(group, reads, self._flusher))
-        if self._sweeper is not None:
-            metrics.add(*_gc_gauges(self._sweeper))
-        metrics.add(*_subscription_gauges(subscriptions))
+        metrics = self._pages(routes, owned, http)
+        metrics.add(*readings.engine_gauges(engine), *readings.http_gauges(http, streams))
+        metrics.add(*readings.subscription_gauges([subscriptions]))
         if settings.s3p_address is not None:
-            await self._open_s3p(*settings.s3p_address, group, reads, metrics)
+            await self._open_s3p(*settings.s3p_address, engine, metrics)
         host, port = settings.listen_address
         try:
             port = await http.listen(host, port)
@@ -247,34 +184,94 @@ class Node:
         self._address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         return self._address
 
-    def _describer(self, store: ObjectStore) -> Callable[[], dict[str, Any]]:
-        """Says what is in the lake, from a worker thread. Imports late: a node that settles nothing loads no Arrow."""
+    async def _engine(self, rng: SystemRng) -> tuple[Engine, ObjectStore, StoreBlobs, DeltaLake | None]:
+        """The groups of this process, not recovered yet, and where their records settle."""
+        settings = self.settings
+        clock = SystemClock()
+        wal, catalog = self._stores()
+        log_of_group: Log = NullLog() if wal is None else wal
+        store = await self._store(rng)
+        blobs = StoreBlobs(store)
+        disk = await asyncio.to_thread(self._disk_cache)
+        courtesy = Courtesy(lambda: log_of_group.tail).is_due
+        lake = None if settings.memory else DeltaLake(store, settings.lake_cache_bytes, clock, rng, disk, courtesy)
+        limits = Limits(
+            settings.producers_per_stream_max, settings.producer_idle_ms, Durability[settings.durability.upper()]
+        )
+        schedule = asyncio.get_running_loop().call_soon
+        group = Group(log_of_group, catalog, clock, schedule, limits, settings.hot_bytes_max)
+        if settings.memory:
+            # Nothing tells this run's streams from those of the last one: their ids, and so their ETags, must.
+            group.give_out_after(clock.now_ms() << 16)
+        options = GroupOptions(
+            settings.checkpoint_interval_ms,
+            settings.streams_loaded_max,
+            min(settings.flush_bytes, settings.hot_bytes_max // 2),
+            settings.flush_interval_ms,
+            settings.lake_file_bytes,
+            settings.lake_gc_interval_ms,
+            settings.lake_grace_ms,
+        )
+        files = None if settings.memory else _Catalog(Path(settings.data))
+        owned = self._owned = OwnedGroup(group, wal, blobs, lake, files, options, rng, _report)
+        return Engine({0: owned}, 1, clock), store, blobs, lake
 
-        def describe() -> dict[str, Any]:
-            from headwater.lake.info import describe
+    def _recover(self, owned: OwnedGroup) -> None:
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        count = owned.recover()
+        if count:
+            took_s = round(loop.time() - began_s, 3)
+            log.info("recovered", events=count, streams=len(owned.group.shelf.streams), seconds=took_s)
 
-            with closing(self._read_ledger()) as ledger:
-                try:
-                    return describe(store, ledger)
-                except StoreError as error:
-                    raise BlobsUnavailable(error.reason) from error
+    def _routes(self, engine: Engine, streams: DurableStreams, blobs: StoreBlobs, rng: SystemRng) -> Routes:
+        settings = self.settings
+        directory = engine_buckets.Buckets(engine, LocalQuestions())
+        buckets = Buckets(directory)
+        snapshots = Snapshots(engine, blobs, settings, rng)
+        routes = Routes(settings, streams, buckets, snapshots, Batches(engine, directory, settings))
+        routes.call("/__headwater/buckets", buckets.by_any_name)
+        self._bulk_snapshots = BulkSnapshots(engine, blobs, settings, rng)
+        routes.call("/__headwater/snapshots", self._bulk_snapshots.handle)
+        return routes
 
-        return describe
+    def _pipeline_calls(
+        self, routes: Routes, owned: OwnedGroup, store: ObjectStore, lake: DeltaLake | None
+    ) -> None:
+        """What the data pipeline and operators ask of a group."""
+        settings, group = self.settings, owned.group
+        place = _place(settings, store)
+        routes.expect = partial(check_log, group)
+        routes.call("/__headwater/tail", Tails(group, settings).handle)
+        describe = None if owned.files is None else _describer(store, owned.files)
+        pipeline = Pipeline(group, owned.flusher, encode_feed, describe)
+        routes.call("/__headwater/lake", pipeline.lake)
+        routes.call("/__headwater/groups", pipeline.groups)
+        routes.call("/__headwater/flush", pipeline.flush)
+        if lake is not None and owned.files is not None and owned.flusher is not None and owned.swapper is not None:
+            # One round of gc sees that nothing refers to it, and another finds that its time is over.
+            unused_ms_max = settings.lake_grace_ms + 2 * settings.lake_gc_interval_ms
+            self._lake_calls = LakeCalls(
+                group, owned.flusher, owned.swapper, owned.files.open_to_read, lake.files, place, unused_ms_max
+            )
+            self._lake_calls.register(routes)
+        routes.call("/__headwater/usage", Usage(group.catalog).handle)
+        Administration(group, settings, lambda: self._address).register(routes)
+        routes.call("/__headwater/matches", Matches(group).handle)
+        routes.call("/__headwater/backup", BackupDoor(owned.backups, place).handle)
 
-    def _open_ledger(self) -> Ledger:
-        return Ledger(Path(self.settings.data) / "catalog.db")
-
-    def _read_ledger(self) -> Ledger:
-        return Ledger(Path(self.settings.data) / "catalog.db", read_only=True)
-
-    def _backups(self, group: Group, store: ObjectStore, rng: SystemRng) -> BackupDoor:
-        backups = None
-        if self._flusher is not None and self._sweeper is not None and self._upkeep is not None:
-            data = Path(self.settings.data)
-            copy = partial(copy_catalog, data / "catalog.db")
-            backups = Backups(group, self._flusher, copy, data / "held", rng)
-            self._sweeper.held = self._upkeep.held = backups.held
-        return BackupDoor(backups, _place(self.settings, store))
+    def _pages(self, routes: Routes, owned: OwnedGroup, http: HttpServer) -> Metrics:
+        health, metrics, probe = Health(), Metrics(), self._trial
+        health.add("log", lambda: owned.failures()["log"])
+        health.add("checkpoint", lambda: owned.failures()["checkpoint"])
+        if owned.flusher is not None:
+            health.add("lake", lambda: owned.failures()["lake"] or (None if probe is None else probe.failure))
+        health.add("shutdown", lambda: "the node is shutting down" if http.closing else None)
+        routes.page("/healthz", health.healthz)
+        routes.page("/readyz", health.readyz)
+        routes.page("/metrics", metrics.prometheus)
+        routes.page("/__headwater/metrics", metrics.json)
+        return metrics
 
     def _subscribe(self, group: Group, rng: SystemRng) -> Manager:
         settings = self.settings
@@ -285,19 +282,15 @@ class Node:
         group.observers.append(manager)
         return manager
 
-    async def _open_s3p(self, host: str, port: int, group: Group, reads: Reads, metrics: Metrics) -> None:
-        s3p = self._s3p = S3pServer(self.settings, group, ById(group, reads))
+    async def _open_s3p(self, host: str, port: int, engine: Engine, metrics: Metrics) -> None:
+        s3p = self._s3p = S3pServer(self.settings, engine)
         try:
             port = await s3p.listen(host, port)
         except OSError as error:
             why = f"cannot listen on {self.settings.s3p}: {error.strerror}; choose another --s3p, or --s3p off"
             raise CannotStart(why) from None
         log.info("s3p ready", address=f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
-        metrics.add(
-            Gauge("s3p_connections_open", "S3P connections.", lambda: len(s3p.connections)),
-            Gauge("s3p_connections_refused", "S3P connections cut for lack of room.", lambda: s3p.refused_count, True),
-            Gauge("s3p_reads_blocked", "S3P READs that wait for records.", lambda: s3p.blocked_count),
-        )
+        metrics.add(*readings.s3p_gauges(s3p))
 
     async def _store(self, rng: SystemRng) -> ObjectStore:
         """The lake's object store. One that is not a directory of our own is tried out; it may be away for now."""
@@ -306,7 +299,7 @@ class Node:
         try:
             store = open_lake(settings, url)
             if settings.lake != "auto" and not settings.memory:
-                self._trial = Trial(partial(probe, store, rng.token(8).hex()), _report("lake"))
+                self._trial = Trial(partial(probe, store, rng.token(8).hex()), partial(_report, "lake"))
                 await self._trial.start()
         except StoreError as error:
             raise CannotStart(f"the lake {url} cannot be used: {error.reason}") from None
@@ -326,10 +319,10 @@ class Node:
         shutil.rmtree(directory, ignore_errors=True)
         return None
 
-    def _stores(self) -> tuple[Log, Catalog]:
+    def _stores(self) -> tuple[Wal | None, Catalog]:
         settings = self.settings
         if settings.memory:
-            return NullLog(), SqliteCatalog(None)
+            return None, SqliteCatalog(None)
         data = Path(settings.data)
         try:
             data.mkdir(parents=True, exist_ok=True)
@@ -345,15 +338,6 @@ class Node:
         except sqlite3.Error as error:
             raise CannotStart(f"the catalog {data / 'catalog.db'} cannot be opened: {error}") from None
 
-    def _progress(self) -> None:
-        group = self._group
-        if group is None:
-            return
-        failed_before = group.failed
-        group.progress()
-        if group.failed and not failed_before:
-            log.critical("the log failed: this node acknowledges nothing any more", reason=str(group.log.failure))
-
     async def stop(self) -> None:
         doors = [door for door in (self._http, self._s3p) if door is not None]
         await asyncio.gather(*(door.close(self.settings.shutdown_grace_ms / 1000) for door in doors))
@@ -361,88 +345,29 @@ class Node:
             await self._subscriptions.stop()
         if self._lake_calls is not None:
             self._lake_calls.close()
-        if self._swapper is not None:
-            await self._swapper.stop()
         if self._trial is not None:
             await self._trial.stop()
-        if self._sweeper is not None:
-            await self._sweeper.stop()
-        if self._ledger is not None:
-            self._ledger.close()
-        if self._flusher is not None:
-            await self._flusher.stop()
-        if self._upkeep is not None:
-            await self._upkeep.stop()
+        if self._owned is not None:
+            await self._owned.stop()
         if self._bulk_snapshots is not None:
             self._bulk_snapshots.close()
-        if self._reads is not None:
-            self._reads.close()
-        if self._group is not None:
-            self._group.log.close()
-            self._group.catalog.close()
         if self._lock is not None:
             self._lock.close()
 
 
-def _pages(
-    routes: Routes,
-    http: HttpServer,
-    streams: DurableStreams,
-    group: Group,
-    upkeep: Upkeep,
-    flusher: Flusher | None,
-    trial: Trial | None,
-) -> Metrics:
-    health = Health()
-    health.add("log", lambda: None if group.log.failure is None else group.log.failure.reason)
-    health.add("checkpoint", lambda: upkeep.failure)
-    if flusher is not None:
-        health.add("lake", lambda: flusher.failure or (None if trial is None else trial.failure))
-    health.add("shutdown", lambda: "the node is shutting down" if http.closing else None)
-    metrics = Metrics()
-    metrics.add(
-        Gauge("appends", "Appends accepted since the start.", lambda: group.appends_count, counts=True),
-        Gauge("reads", "Stream reads since the start.", lambda: streams.reads_count, counts=True),
-        Gauge("streams_loaded", "Streams whose metadata is in memory.", lambda: len(group.shelf.streams)),
-        Gauge("hot_bytes", "Memory taken by records that have not settled.", lambda: group.shelf.hot_bytes),
-        Gauge("log_tail_position", "Log position after the newest event.", lambda: group.log.tail, counts=True),
-        Gauge("log_synced_position", "Position up to which the log is synced.", lambda: group.log.synced, counts=True),
-        Gauge("log_failed", "1 when the log acknowledges nothing any more.", lambda: int(group.failed)),
-        Gauge("connections_open", "HTTP connections.", lambda: len(http.connections)),
-        Gauge("connections_refused", "Connections cut for lack of room.", lambda: http.refused_count, counts=True),
-        Gauge("sse_open", "Open SSE connections.", lambda: streams.sse_open),
-        Gauge("long_polls_open", "Waiting long-polls.", lambda: streams.long_polls_open),
-        Gauge("checkpoints", "Checkpoints taken since the start.", lambda: upkeep.checkpoints_count, counts=True),
-    )
-    routes.page("/healthz", health.healthz)
-    routes.page("/readyz", health.readyz)
-    routes.page("/metrics", metrics.prometheus)
-    routes.page("/__headwater/metrics", metrics.json)
-    return metrics
+def _describer(store: ObjectStore, files: CatalogFiles) -> Callable[[], dict[str, Any]]:
+    """Says what is in the lake, from a worker thread. Imports late: a node that settles nothing loads no Arrow."""
 
+    def describe() -> dict[str, Any]:
+        from headwater.lake.info import describe
 
-def _lake_gauges(group: Group, reads: Reads, flusher: Flusher | None) -> tuple[Gauge, ...]:
-    common = (
-        Gauge("lake_position", "Log position up to which records are in the lake.", group.lake_position, counts=True),
-        Gauge("cold_reads", "Reads that went to the lake.", lambda: reads.reads_count, counts=True),
-        Gauge("cold_reads_pending", "Reads that wait for the lake.", lambda: reads.pending),
-    )
-    if flusher is None:
-        return common
-    return (
-        *common,
-        Gauge("flushes", "Files settled into the lake.", lambda: flusher.flushes_count, counts=True),
-        Gauge("flushed_bytes", "Payload bytes settled into the lake.", lambda: flusher.flushed_bytes, counts=True),
-        Gauge("flush_lag_seconds", "Time since everything was settled.", flusher.lag_s),
-    )
+        with closing(files.open_to_read()) as ledger:
+            try:
+                return describe(store, ledger)
+            except StoreError as error:
+                raise BlobsUnavailable(error.reason) from error
 
-
-def _gc_gauges(sweeper: Sweeper) -> tuple[Gauge, ...]:
-    return (
-        Gauge("lake_gc_runs", "Runs of the lake's gc.", lambda: sweeper.runs_count, counts=True),
-        Gauge("lake_gc_files", "Files deleted by the lake's gc.", lambda: sweeper.files_deleted_count, counts=True),
-        Gauge("lake_gc_bytes", "Bytes deleted by the lake's gc.", lambda: sweeper.bytes_deleted, counts=True),
-    )
+    return describe
 
 
 def lake_url(settings: Settings) -> str:
@@ -467,18 +392,8 @@ def _given(value: str) -> str | None:
     return None if value == "auto" else value
 
 
-def _report(what: str) -> Callable[[str], None]:
-    return lambda why: log.error(what, error=why)
-
-
-def _subscription_gauges(manager: Manager) -> tuple[Gauge, ...]:
-    deliveries = manager.deliveries
-    return (
-        Gauge("subscriptions", "Subscriptions.", lambda: len(manager.registry.by_id)),
-        Gauge("subscription_wakes", "Wakes issued since the start.", lambda: manager.wakes_count, counts=True),
-        Gauge("webhooks_delivered", "Webhooks taken since the start.", lambda: deliveries.delivered_count, counts=True),
-        Gauge("webhooks_failed", "Webhook attempts that failed.", lambda: deliveries.failed_count, counts=True),
-    )
+def _report(what: str, why: str) -> None:
+    log.error(what, error=why)
 
 
 def _raise_file_limit(connections_max: int) -> None:

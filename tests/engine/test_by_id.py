@@ -62,7 +62,7 @@ class DictLake:
             [run.positions[row] for row in rows],
         )
 
-    def reconcile(self, alive: dict[str, bool], fresh: set[str]) -> int:
+    def reconcile(self, alive: dict[str, bool], fresh: set[str], group: int) -> int:
         return 0
 
 

@@ -48,7 +48,7 @@ class Farm:
         self.catalog.write(change(gone=[(f"_default/{sid}", sid) for sid in sids]))
 
     def sweep(self, pending: Callable[[], Pending] = nothing_pending, grace_ms: int = GRACE_MS) -> Swept:
-        return self.lake.sweep(self.ledger, pending, grace_ms, lambda: None)
+        return self.lake.sweep(0, self.ledger, pending, grace_ms, lambda: None)
 
     def in_table(self) -> set[str]:
         return set(self.lake._opened().files())

@@ -55,7 +55,7 @@ class ListLake:
         self.table[file] = [(file, run.sid, 0) for run in runs]
         return file, extents
 
-    def reconcile(self, alive: dict[str, bool], fresh: set[str]) -> int:
+    def reconcile(self, alive: dict[str, bool], fresh: set[str], group: int) -> int:
         stray = [file for file in self.table if file not in alive and file not in fresh]
         for file in stray:
             del self.table[file]

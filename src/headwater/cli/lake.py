@@ -140,8 +140,8 @@ def gc(
 
             if not dry_run:
                 stopped.follow(DeltaLake(store, 1 << 20, SystemClock(), SystemRng()))
-            listing = collector.survey(store, committed, now_ms - grace, _go_on)
-            plan = collector.plan(listing, stopped.ledger, stopped.pending(), now_ms - grace, _go_on)
+            listing = collector.survey(store, 0, committed, now_ms - grace, _go_on)
+            plan = collector.plan(listing, 0, stopped.ledger, stopped.pending(), now_ms - grace, _go_on)
             if not dry_run:
                 collector.carry_out(plan, store, leave_table, stopped.ledger, now_ms, _go_on)
         rows = [("leaves the table", name, "") for name in plan.leaving]

@@ -87,7 +87,7 @@ class Stopped:
     def follow(self, lake: Lake) -> None:
         """Makes the lake's table show the last swap of files, as a start would. Raises BlobsUnavailable."""
         if self._catalog.table_behind:
-            lake.reconcile(self._catalog.alive(), set(self._shelf.new_files))
+            lake.reconcile(self._catalog.alive(), set(self._shelf.new_files), 0)
             self._catalog.table_followed()
 
     def _alive(self, extent: Extent) -> bool:

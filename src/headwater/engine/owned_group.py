@@ -16,7 +16,7 @@ from headwater.engine.by_id import ById
 from headwater.engine.cold import Reads
 from headwater.engine.flush import Flusher
 from headwater.engine.group import Group
-from headwater.engine.recovery import recover
+from headwater.engine.recovery import begin_incarnation, recover
 from headwater.engine.swap import Swapper
 from headwater.engine.sweep import Sweeper
 from headwater.engine.upkeep import Upkeep
@@ -72,6 +72,8 @@ class OwnedGroup:
         """`report` is told what went wrong with what."""
         self.group = group
         self.files = files
+        self._rng = rng
+        self._report = report
         self.reads = Reads(group, lake)
         self.by_id = ById(group, self.reads)
         group.resolve_cold = self.reads.resolve
@@ -116,12 +118,20 @@ class OwnedGroup:
         return self.group.number
 
     def recover(self) -> int:
-        """Folds the log over the catalog; returns how many events that were. See `recovery`."""
-        return recover(self.group)
+        """Folds the log over the catalog and opens it for writing; returns how many events that were."""
+        count = recover(self.group)
+        begin_incarnation(self.group, self._rng)
+        self.group.log.start(self._progress)
+        return count
 
-    def start(self, on_progress: Callable[[], None]) -> None:
-        """Opens the log for writing and starts what works beside it."""
-        self.group.log.start(on_progress)
+    def _progress(self) -> None:
+        failed_before = self.group.failed
+        self.group.progress()
+        if self.group.failed and not failed_before:
+            self._report("log", f"it acknowledges nothing any more: {self.group.log.failure}")
+
+    def start(self) -> None:
+        """Starts what works beside the log."""
         self.upkeep.start()
         if self.flusher is not None:
             self.flusher.start()

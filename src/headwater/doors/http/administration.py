@@ -68,7 +68,7 @@ class Administration:
     async def _checkpoint(self) -> int:
         group = self._group
         if group.log.failure is not None:
-            raise LogUnavailable(group.log.failure)
+            raise LogUnavailable(group.log.failure.reason)
         try:
             return await checkpoint(group)
         except Exception as error:

@@ -12,7 +12,9 @@ from headwater.doors.http import headers as parse
 from headwater.doors.http.bulk_entries import AT_ONCE_BYTES_MAX, REQUEST_TIMES, BulkEntry, Pause, bulk_entries
 from headwater.doors.http.connection import Exchange
 from headwater.doors.http.slices import Work
-from headwater.engine.group import Group, Outcome
+from headwater.engine import buckets as engine_buckets
+from headwater.engine.engine import Engine
+from headwater.engine.group import Outcome
 from headwater.errors import (
     BadBody,
     BadHeader,
@@ -27,7 +29,7 @@ from headwater.errors import (
 from headwater.model import content_types, json_mode, json_slices, offsets
 from headwater.model.commands import Append, Create, Producer
 from headwater.model.events import Appended, Created
-from headwater.model.names import DEFAULT_BUCKET, bucket_of
+from headwater.model.names import bucket_of
 from headwater.model.stream import NEVER_MS, Unchanged
 
 FRAMES_MAX = 512
@@ -124,8 +126,9 @@ def _told(outcome: Outcome) -> dict[str, object]:
 
 
 class Batches:
-    def __init__(self, group: Group, settings: Settings) -> None:
-        self._group = group
+    def __init__(self, engine: Engine, buckets: engine_buckets.Buckets, settings: Settings) -> None:
+        self._engine = engine
+        self._buckets = buckets
         self._settings = settings
         self._records_max = settings.append_records_max
 
@@ -179,7 +182,7 @@ class Batches:
             except Failure as refused:
                 waiter.resolve(refused)
             else:
-                self._group.submit(key, Append(records, media, close=close and index == last), waiter)
+                self._engine.submit(key, Append(records, media, close=close and index == last), waiter)
             if pause.is_due(len(records), end - start):
                 yield
 
@@ -196,12 +199,12 @@ class Batches:
                     yield from _check_json(command.records)
                 if entry.create and self._is_missing(entry, key):
                     made = _Made(gather, index)
-                    self._group.submit(
+                    self._engine.submit(
                         key, Create(key, entry.content_type or command.content_type, []), _Creation(made)
                     )
-                    self._group.submit(key, command, made)
+                    self._engine.submit(key, command, made)
                 else:
-                    self._group.submit(key, command, waiter)
+                    self._engine.submit(key, command, waiter)
             except Failure as failure:
                 waiter.resolve(failure)
             else:
@@ -210,15 +213,12 @@ class Batches:
 
     def _is_missing(self, entry: BulkEntry, key: str) -> bool:
         """True when the stream has to be made, or may have to be. Raises BucketNotFound."""
-        shelf = self._group.shelf
-        stream = shelf.streams.get(key) or shelf.find(key)
+        stream = self._engine.look(key)
         if stream is not None and stream.deadline_ms == NEVER_MS:
             return False
-        if entry.stream.startswith("/") and not entry.stream.startswith(parse.FLAT_PREFIX):
-            name = bucket_of(key)
-            bucket = shelf.bucket(name)
-            if (bucket is None or not bucket.exists) and name != DEFAULT_BUCKET:
-                raise BucketNotFound
+        needs_bucket = entry.stream.startswith("/") and not entry.stream.startswith(parse.FLAT_PREFIX)
+        if needs_bucket and not self._buckets.exists(bucket_of(key)):
+            raise BucketNotFound
         return True
 
     def _command(self, entry: BulkEntry) -> tuple[str, Append]:

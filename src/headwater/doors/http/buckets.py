@@ -7,14 +7,13 @@ Never touches the streams inside.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from headwater.doors.http import headers as parse
 from headwater.doors.http.connection import Exchange
-from headwater.engine.group import Group, Outcome
-from headwater.engine.listing import page
-from headwater.errors import BadQuery, BucketExists, BucketNotFound, Failure, MethodNotAllowed, NoSuchRoute
-from headwater.model.commands import CreateBucket, DeleteBucket
-from headwater.model.names import DEFAULT_BUCKET, check_bucket
+from headwater.engine import buckets as engine
+from headwater.errors import BadQuery, BucketExists, MethodNotAllowed, NoSuchRoute
+from headwater.model.names import check_bucket
 
 LIMIT_DEFAULT = LIMIT_MAX = 1000
 _LIST_QUERY = ("prefix", "after", "limit")
@@ -22,31 +21,30 @@ _LIMIT = re.compile("[1-9][0-9]{0,3}")
 
 
 class Buckets:
-    def __init__(self, group: Group) -> None:
-        self._group = group
+    def __init__(self, buckets: engine.Buckets) -> None:
+        self._buckets = buckets
 
-    def require(self, name: str) -> None:
-        """Raises BucketNotFound when there is no such bucket."""
-        bucket = self._group.shelf.bucket(name)
-        if (bucket is None or not bucket.exists) and name != DEFAULT_BUCKET:
-            raise BucketNotFound
+    def with_bucket(self, exchange: Exchange, name: str, act: Callable[[], None]) -> None:
+        """Calls `act` when there is such a bucket, at once where that is known. Otherwise says that there is none."""
+        if self._buckets.exists(name):
+            act()
+        else:
+            exchange.run(self._once_required(name, act))
+
+    async def _once_required(self, name: str, act: Callable[[], None]) -> None:
+        await self._buckets.require(name)
+        act()
 
     def handle(self, exchange: Exchange, name: str, strict: bool) -> None:
         """A request on a bucket. `strict`: creating it again is a conflict, as the extension spec says of /ds/."""
         method = exchange.request.method
         check_bucket(name)
         if method == b"PUT":
-            if strict:
-                exchange.when(lambda _: exchange.empty(201, []))
-            else:
-                exchange.then = self._created
-            self._group.submit_bucket(CreateBucket(name), exchange)
+            exchange.run(self._create(exchange, name, strict))
         elif method == b"DELETE":
-            exchange.when(lambda _: exchange.empty(204, []))
-            self._group.submit_bucket(DeleteBucket(name), exchange)
+            exchange.run(self._delete(exchange, name))
         elif method in (b"GET", b"HEAD"):
-            exchange.when(lambda _: self._show(exchange, name))
-            self._group.after_pending(exchange)
+            exchange.run(self._show(exchange, name))
         else:
             raise MethodNotAllowed("GET, HEAD, PUT, DELETE, OPTIONS")
 
@@ -57,8 +55,7 @@ class Buckets:
             raise MethodNotAllowed("GET, HEAD, OPTIONS")
         match parts:
             case ["", name] if name:
-                exchange.when(lambda _: self._show(exchange, name))
-                self._group.after_pending(exchange)
+                exchange.run(self._show(exchange, name))
             case ["", name, "streams"] if name:
                 self._page(exchange, name, query)
             case _:
@@ -76,13 +73,30 @@ class Buckets:
         if _LIMIT.fullmatch(limit_text) is None or int(limit_text) > LIMIT_MAX:
             raise BadQuery("limit", f"expected 1 to {LIMIT_MAX}")
         prefix, after, limit = wanted.get("prefix", ""), wanted.get("after", ""), int(limit_text)
-        exchange.when(lambda _: self._list(exchange, name, prefix, after, limit))
-        self._group.after_pending(exchange)
+        exchange.run(self._list(exchange, name, prefix, after, limit))
 
-    def _list(self, exchange: Exchange, name: str, prefix: str, after: str, limit: int) -> None:
-        self.require(name)
-        bucket = self._group.shelf.bucket(name)
-        found = page(self._group.shelf, name, prefix, after, limit, self._group.clock.now_ms())
+    async def _create(self, exchange: Exchange, name: str, strict: bool) -> None:
+        try:
+            await self._buckets.create(name)
+        except BucketExists:
+            if strict:
+                raise
+            exchange.empty(200, [])
+        else:
+            exchange.empty(201, [])
+
+    async def _delete(self, exchange: Exchange, name: str) -> None:
+        await self._buckets.delete(name)
+        exchange.empty(204, [])
+
+    async def _show(self, exchange: Exchange, name: str) -> None:
+        count, created_ms = await self._buckets.describe(name)
+        exchange.json(200, {"bucket_id": name, "streams": count, "created_at_ms": created_ms})
+
+    async def _list(self, exchange: Exchange, name: str, prefix: str, after: str, limit: int) -> None:
+        await self._buckets.require(name)
+        count = await self._buckets.count(name)
+        found = await self._buckets.page(name, prefix, after, limit)
         answer = {
             "bucket_id": name,
             "prefix": prefix,
@@ -90,21 +104,6 @@ class Buckets:
             "streams": found.streams,
             "next_cursor": found.streams[-1].stream_id if found.has_more else None,
             "has_more": found.has_more,
-            "bucket_streams": 0 if bucket is None else bucket.count,
+            "bucket_streams": count,
         }
         exchange.json(200, answer)
-
-    def _show(self, exchange: Exchange, name: str) -> None:
-        self.require(name)
-        bucket = self._group.shelf.bucket(name)
-        count, created_ms = (0, 0) if bucket is None else (bucket.count, bucket.created_ms)
-        exchange.json(200, {"bucket_id": name, "streams": count, "created_at_ms": created_ms})
-
-    @staticmethod
-    def _created(exchange: Exchange, outcome: Outcome) -> None:
-        if isinstance(outcome, BucketExists):
-            exchange.empty(200, [])
-        elif isinstance(outcome, Failure):
-            exchange.fail(outcome)
-        else:
-            exchange.empty(201, [])

@@ -15,9 +15,11 @@ from headwater.config import Settings
 from headwater.doors.http import headers as parse
 from headwater.doors.http.connection import Exchange
 from headwater.doors.http.snapshots import discard_refused
-from headwater.engine.group import Group, Outcome
+from headwater.engine.engine import Engine
+from headwater.engine.group import Outcome
 from headwater.engine.signal import Signal
 from headwater.errors import BadBody, BodyTooLarge, Failure, MethodNotAllowed, Overloaded, row
+from headwater.lake.names import snapshot_key
 from headwater.model import content_types, json_mode, offsets
 from headwater.model.commands import PublishSnapshot
 from headwater.model.forks import ColdOffset
@@ -60,8 +62,8 @@ _decode = msgspec.msgpack.Decoder(list[Entry]).decode
 
 
 class BulkSnapshots:
-    def __init__(self, group: Group, blobs: Blobs, settings: Settings, rng: Rng) -> None:
-        self._group = group
+    def __init__(self, engine: Engine, blobs: Blobs, settings: Settings, rng: Rng) -> None:
+        self._engine = engine
         self._blobs = blobs
         self._settings = settings
         self._rng = rng
@@ -125,8 +127,8 @@ class BulkSnapshots:
         content_types.check(entry.content_type, settings.content_type_bytes_max)
         if len(entry.body) > settings.snapshot_bytes_max:
             raise BodyTooLarge(settings.snapshot_bytes_max)
-        stream = self._group.find(key, touch=True)
-        blob = f"snapshots/{stream.sid}/{entry.offset:020d}-{self._rng.token(8).hex()}"
+        stream = self._engine.find(key, True)
+        blob = snapshot_key(self._engine.group_of(stream).number, stream.sid, entry.offset, self._rng.token(8).hex())
         command = PublishSnapshot(entry.offset, entry.content_type, blob, len(entry.body))
         # Judged twice: now, so that a hopeless blob is not stored, and again when it is.
         try:
@@ -143,7 +145,7 @@ class BulkSnapshots:
         except (BlobsUnavailable, RuntimeError) as error:  # the pool is closed when the node stops
             refused = Overloaded(f"the object store does not answer ({error})")
             outcomes[wish.index] = refused
-            discard_refused(self._group, wish.command, refused)
+            discard_refused(self._engine, wish.command, refused)
             return False
 
     async def _submit(self, wish: _Wish, room: asyncio.Semaphore, outcomes: list[Outcome | None]) -> None:
@@ -155,9 +157,9 @@ class BulkSnapshots:
 
     async def _submitted(self, wish: _Wish) -> Outcome:
         signal = Signal()
-        self._group.submit(wish.key, wish.command, signal)
+        self._engine.submit(wish.key, wish.command, signal)
         outcome = await signal.wait()
-        discard_refused(self._group, wish.command, outcome)
+        discard_refused(self._engine, wish.command, outcome)
         return outcome
 
 

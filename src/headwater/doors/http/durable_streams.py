@@ -17,8 +17,8 @@ from headwater.doors.http.live import SLICE_BYTES, LongPoll, ReadPump, SseFeed
 from headwater.doors.http.origin import base_url
 from headwater.doors.http.respond import Responder, path_of
 from headwater.doors.http.slices import Work
-from headwater.engine.cold import Reads
-from headwater.engine.group import Group, Outcome
+from headwater.engine.engine import Engine
+from headwater.engine.group import Outcome
 from headwater.engine.live import LiveStream
 from headwater.engine.reads import Cold, Slice, plan
 from headwater.errors import BadBody, BadHeader, BadQuery, Failure, MethodNotAllowed, StreamReplaced
@@ -49,10 +49,9 @@ class DurableStreams:
     """Handles one stream's requests. Counters are plain ints: `observe` exports them."""
 
     def __init__(
-        self, group: Group, reads: Reads, settings: Settings, responder: Responder, clock: Clock, rng: Rng
+        self, engine: Engine, settings: Settings, responder: Responder, clock: Clock, rng: Rng
     ) -> None:
-        self._group = group
-        self._reads = reads
+        self._engine = engine
         self._settings = settings
         self._responder = responder
         self._clock = clock
@@ -76,15 +75,15 @@ class DurableStreams:
             self._create(exchange, key)
         elif method == b"DELETE":
             exchange.when(lambda _: exchange.empty(204, []))
-            self._group.submit(key, Delete(), exchange)
+            self._engine.submit(key, Delete(), exchange)
         else:
             raise MethodNotAllowed(ALLOWED)
 
     def _settled(self, exchange: Exchange, key: str, act: Callable[[], None]) -> None:
         """Runs a read once no creation or deletion of its stream is under way."""
-        if self._group.unsettled(key):
+        if self._engine.unsettled(key):
             exchange.when(lambda _: act())
-            self._group.after_settled(key, exchange)
+            self._engine.after_settled(key, exchange)
         else:
             act()
 
@@ -137,14 +136,14 @@ class DurableStreams:
         if long:
             exchange.in_slices(self._submit_long(exchange, key, command))
         else:
-            self._group.submit(key, command, exchange)
+            self._engine.submit(key, command, exchange)
 
     def _submit_long(self, exchange: Exchange, key: str, command: Append | Create) -> Work:
         """Submits the command with the messages of a long JSON body."""
         allow_empty = type(command) is Create
         body = exchange.request.body
         records = yield from json_mode.messages_in_slices(body, allow_empty, self._records_max)
-        self._group.submit(key, msgspec.structs.replace(command, records=records), exchange)
+        self._engine.submit(key, msgspec.structs.replace(command, records=records), exchange)
 
     def append_again(self, exchange: Exchange, memo: object) -> bool:
         """An append whose head was judged before: only its body is new. False when `memo` says nothing of the kind.
@@ -162,7 +161,7 @@ class DurableStreams:
             return True
         else:
             records = json_mode.messages(body, False, self._records_max)
-        self._group.submit(memo.key, Append(records, memo.media), exchange)
+        self._engine.submit(memo.key, Append(records, memo.media), exchange)
         return True
 
     def _content_type(self, raw: bytes) -> str:
@@ -233,11 +232,11 @@ class DurableStreams:
         if long:
             exchange.in_slices(self._submit_long(exchange, key, command))
         else:
-            self._group.submit(key, command, exchange)
+            self._engine.submit(key, command, exchange)
 
     def _inherited_media(self, fork: Fork | None) -> str | None:
         """A fork that names no content type has its source's: its initial body is read by that."""
-        source = None if fork is None else self._group.shelf.find(fork.source)
+        source = None if fork is None else self._engine.look(fork.source)
         return None if source is None else source.media
 
     def _created(self, exchange: Exchange, outcome: Outcome) -> None:
@@ -262,7 +261,7 @@ class DurableStreams:
     # ---- reads --------------------------------------------------------------------------------------------------
 
     def _head(self, exchange: Exchange, key: str) -> None:
-        stream = self._group.find(key, touch=False)
+        stream = self._engine.find(key, False)
         answer = [
             ("Content-Type", stream.content_type),
             ("Stream-Next-Offset", offsets.show(stream.visible)),
@@ -293,7 +292,7 @@ class DurableStreams:
         offset = START if token is None else offsets.parse(token)
         cursor = wanted.get("cursor")
         bytes_max = self._bytes_max(wanted.get("max_bytes"))
-        stream = self._group.find(key, touch=True)
+        stream = self._engine.find(key, True)
         if cursor is not None and cursors.is_another(cursor, stream.sid):
             raise StreamReplaced(stream.earliest)
         self.reads_count += 1
@@ -306,7 +305,7 @@ class DurableStreams:
             def found(part: Slice) -> None:
                 self._catch_up(exchange, part, offset == NOW)
 
-            self._reads.read(stream, offset, bytes_max, exchange.told(found), joined=True)
+            self._engine.read(stream, offset, bytes_max, exchange.told(found), joined=True)
 
     def _bytes_max(self, text: str | None) -> int:
         limit = self._settings.read_bytes_max
@@ -343,7 +342,7 @@ class DurableStreams:
     def _send_body(self, exchange: Exchange, answer: list[tuple[str, str]], part: Slice) -> None:
         size = part.end - part.start
         if part.count:
-            self._group.tally.add(part.stream.key, size)
+            self._engine.count_read(part.stream.key, size)
         if part.stream.is_json:
             size += max(part.count - 1, 0) + 2
         head = self._responder.head(200, answer, size, exchange.request.keep_alive)
@@ -351,7 +350,7 @@ class DurableStreams:
             body = json_mode.array(part.payloads) if part.stream.is_json else b"".join(part.payloads)
             exchange.reply(head + body)
             return
-        ReadPump(exchange, head, self._reads, part)
+        ReadPump(exchange, head, self._engine, part)
 
     def _cursor(self, theirs: str | None, stream: LiveStream) -> int:
         jitter = 1 + self._rng.below(cursors.JITTER_INTERVALS_MAX) if theirs else 1
@@ -367,7 +366,7 @@ class DurableStreams:
                 return
             self.long_polls_open += 1
             timeout_s = self._settings.long_poll_timeout_ms / 1000
-            LongPoll(exchange, self._group, stream, part.end, timeout_s, again)
+            LongPoll(exchange, self._engine, stream, part.end, timeout_s, again)
 
         def grown(part: Slice) -> None:
             self._answer_long_poll(exchange, part, cursor)
@@ -378,11 +377,11 @@ class DurableStreams:
                 exchange.fail(failure)
                 return
             try:
-                self._reads.read(stream, offset, bytes_max, exchange.told(grown), joined=True)
+                self._engine.read(stream, offset, bytes_max, exchange.told(grown), joined=True)
             except Failure as refused:
                 exchange.fail(refused)
 
-        self._reads.read(stream, offset, bytes_max, exchange.told(first), joined=True)
+        self._engine.read(stream, offset, bytes_max, exchange.told(first), joined=True)
 
     def _answer_long_poll(self, exchange: Exchange, part: Slice, cursor: str | None) -> None:
         answer = self._read_headers(part)
@@ -425,8 +424,7 @@ class DurableStreams:
         self.sse_open += 1
         feed = SseFeed(
             exchange,
-            self._group,
-            self._reads,
+            self._engine,
             stream,
             begin,
             present,

@@ -162,7 +162,7 @@ class LakeCalls:
 
     async def _checkpoint(self) -> None:
         if self._group.log.failure is not None:
-            raise LogUnavailable(self._group.log.failure)
+            raise LogUnavailable(self._group.log.failure.reason)
         try:
             await checkpoint(self._group)
         except Exception as error:

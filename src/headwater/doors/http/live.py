@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from headwater.doors.http import sse
 from headwater.doors.http.connection import Exchange
-from headwater.engine.cold import Reads
-from headwater.engine.group import Group
+from headwater.engine.engine import Engine
 from headwater.engine.live import LiveStream
 from headwater.engine.reads import Data, Slice
 from headwater.errors import Failure, StreamNotFound
@@ -59,9 +58,9 @@ class ReadPump:
     When they cannot be read again the connection is cut: its client sees that the body is not whole.
     """
 
-    def __init__(self, exchange: Exchange, head: bytes, reads: Reads, part: Slice) -> None:
+    def __init__(self, exchange: Exchange, head: bytes, engine: Engine, part: Slice) -> None:
         self._exchange = exchange
-        self._reads = reads
+        self._engine = engine
         self._stream, self._start, self._end = part.stream, part.start, part.end
         self._parts: Iterator[Data] | None = body_parts(part.payloads, part.stream.is_json)
         self._sent_bytes = 0
@@ -108,7 +107,7 @@ class ReadPump:
 
     def _read_again(self, offset: int) -> None:
         try:
-            self._reads.read(self._stream, offset, self._end - offset, self._got, joined=True)
+            self._engine.read(self._stream, offset, self._end - offset, self._got, joined=True)
         except Failure as failure:
             self._got(failure)
 
@@ -189,18 +188,18 @@ class LongPoll:
     def __init__(
         self,
         exchange: Exchange,
-        group: Group,
+        engine: Engine,
         stream: LiveStream,
         offset: int,
         timeout_s: float,
         answer: Callable[[int, Failure | None], None],
     ) -> None:
         self._exchange = exchange
-        self._group = group
+        self._engine = engine
         self._stream = stream
         self._offset = offset
         self._answer = answer
-        group.follow(stream, self)
+        engine.follow(stream, self)
         self._timer = asyncio.get_running_loop().call_later(timeout_s, self._time_out)
         exchange.connection.stream(self)
 
@@ -222,7 +221,7 @@ class LongPoll:
 
     def _leave(self) -> None:
         self._timer.cancel()
-        self._group.unfollow(self._stream, self)
+        self._engine.unfollow(self._stream, self)
         if self._exchange.connection.streamer is self:
             self._exchange.connection.streamer = None
 
@@ -244,8 +243,7 @@ class SseFeed:
     def __init__(
         self,
         exchange: Exchange,
-        group: Group,
-        reads: Reads,
+        engine: Engine,
         stream: LiveStream,
         offset: int,
         cursor: Callable[[], int],
@@ -254,8 +252,7 @@ class SseFeed:
         closed: Callable[[], None],
     ) -> None:
         self._exchange = exchange
-        self._group = group
-        self._reads = reads
+        self._engine = engine
         self._stream = stream
         self._begin = self._offset = offset
         self._cursor = cursor
@@ -268,7 +265,7 @@ class SseFeed:
         now_s = asyncio.get_running_loop().time()
         self._quiet_since_s = now_s
         self._ends_s = now_s + lifetime_s
-        group.follow(stream, self)
+        engine.follow(stream, self)
         exchange.connection.stream(self)
 
     def begin(self, head: bytes) -> None:
@@ -302,7 +299,7 @@ class SseFeed:
                 continue
             self._reading = self._pumping = True
             try:
-                self._reads.read(stream, self._offset, SLICE_BYTES, self._got, joined=True)
+                self._engine.read(stream, self._offset, SLICE_BYTES, self._got, joined=True)
             except Failure as failure:
                 self._got(failure)
             self._pumping = False
@@ -380,8 +377,8 @@ class SseFeed:
     def _leave(self) -> None:
         if not self._over:
             self._over = True
-            self._group.unfollow(self._stream, self)
+            self._engine.unfollow(self._stream, self)
             # Counted here and not with each event: a connection lives for a minute, and its events are many.
             if self._offset > self._begin:
-                self._group.tally.add(self._stream.key, self._offset - self._begin)
+                self._engine.count_read(self._stream.key, self._offset - self._begin)
             self._closed()

@@ -112,8 +112,14 @@ class Routes:
             self._buckets.list(exchange, bucket, query)
             return
         key = names.bucketed_key(bucket, parts[1])
-        self._buckets.require(bucket)
-        match parts[2:]:
+        self._buckets.with_bucket(
+            exchange, bucket, lambda: self._below_stream(exchange, key, parts[2:], query, target)
+        )
+
+    def _below_stream(
+        self, exchange: Exchange, key: str, rest: list[str], query: bytes, target: bytes | None
+    ) -> None:
+        match rest:
             case []:
                 self._stream(exchange, key, query, target)
             case ["snapshot"]:

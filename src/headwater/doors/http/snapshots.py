@@ -16,8 +16,8 @@ from headwater.doors.http.connection import Exchange
 from headwater.doors.http.live import SLICE_BYTES, BodyPump
 from headwater.doors.http.origin import redirect
 from headwater.doors.http.respond import header, path_of
-from headwater.engine.cold import Reads
-from headwater.engine.group import Group, Outcome
+from headwater.engine.engine import Engine
+from headwater.engine.group import Outcome
 from headwater.engine.live import LiveStream
 from headwater.errors import (
     BadQuery,
@@ -29,6 +29,7 @@ from headwater.errors import (
     SnapshotNotFound,
     row,
 )
+from headwater.lake.names import snapshot_key
 from headwater.model import offsets
 from headwater.model.commands import PublishSnapshot
 from headwater.model.forks import ColdOffset
@@ -41,9 +42,8 @@ BOOTSTRAP_BYTES_MAX = 128 * 1024 * 1024
 
 
 class Snapshots:
-    def __init__(self, group: Group, reads: Reads, blobs: Blobs, settings: Settings, rng: Rng) -> None:
-        self._group = group
-        self._reads = reads
+    def __init__(self, engine: Engine, blobs: Blobs, settings: Settings, rng: Rng) -> None:
+        self._engine = engine
         self._blobs = blobs
         self._settings = settings
         self._rng = rng
@@ -54,16 +54,16 @@ class Snapshots:
         if token is None:
             if method not in (b"GET", b"HEAD"):
                 raise MethodNotAllowed("GET, HEAD, OPTIONS")
-            self._latest(exchange, self._group.find(key, touch=True))
+            self._latest(exchange, self._engine.find(key, True))
             return
         offset = offsets.parse_snapshot(token)
         if method == b"PUT":
             self._publish(exchange, key, offset)
         elif method in (b"GET", b"HEAD"):
-            stream = self._group.find(key, touch=True)
+            stream = self._engine.find(key, True)
             exchange.run(self._read(exchange, stream, self._visible(stream, offset)))
         elif method == b"DELETE":
-            self._visible(self._group.find(key, touch=False), offset)
+            self._visible(self._engine.find(key, False), offset)
             raise SnapshotInUse
         else:
             raise MethodNotAllowed("GET, HEAD, PUT, DELETE, OPTIONS")
@@ -73,16 +73,16 @@ class Snapshots:
             raise MethodNotAllowed("GET, HEAD, OPTIONS")
         if "live" in parse.query(query, ()):
             raise BadQuery("live", "bootstrap answers once; follow up with a live read from Stream-Next-Offset")
-        exchange.run(self._bootstrap(exchange, self._group.find(key, touch=True)))
+        exchange.run(self._bootstrap(exchange, self._engine.find(key, True)))
 
     # ---- publishing ---------------------------------------------------------------------------------------------
 
     def _publish(self, exchange: Exchange, key: str, offset: int) -> None:
         headers = exchange.request.headers
-        stream = self._group.find(key, touch=True)
+        stream = self._engine.find(key, True)
         raw = headers.get(b"content-type", b"application/octet-stream")
         parse.content_type(raw, self._settings.content_type_bytes_max)
-        blob = f"snapshots/{stream.sid}/{offset:020d}-{self._rng.token(8).hex()}"
+        blob = snapshot_key(self._engine.group_of(stream).number, stream.sid, offset, self._rng.token(8).hex())
         command = PublishSnapshot(offset, raw.decode(), blob, len(exchange.request.body))
         # Judged twice: now, so that a hopeless blob is not stored, and again when it is.
         with contextlib.suppress(ColdOffset):
@@ -94,20 +94,20 @@ class Snapshots:
 
         def published(_: Outcome) -> None:
             shown = offsets.show(command.offset)
-            stream = self._group.find(key, touch=False)
+            stream = self._engine.find(key, False)
             exchange.empty(
                 204, [("Stream-Snapshot-Offset", shown), ("Stream-Next-Offset", offsets.show(stream.visible))]
             )
 
         def refused_or(exchange: Exchange, outcome: Outcome) -> None:
-            discard_refused(self._group, command, outcome)
+            discard_refused(self._engine, command, outcome)
             if isinstance(outcome, Failure):
                 exchange.fail(outcome)
             else:
                 published(outcome)
 
         exchange.then = refused_or
-        self._group.submit(key, command, exchange)
+        self._engine.submit(key, command, exchange)
 
     # ---- reading ------------------------------------------------------------------------------------------------
 
@@ -145,7 +145,7 @@ class Snapshots:
                 body = b"" if snapshot is None else await self._blob(snapshot)
                 # Not simply from the earliest record: between a snapshot and that one others may be gone.
                 start = stream.earliest if snapshot is None else snapshot.offset
-                part = await self._reads.read_now(stream, start, BOOTSTRAP_BYTES_MAX)
+                part = await self._engine.read_now(stream, start, BOOTSTRAP_BYTES_MAX)
                 break
             except (OffsetGone, SnapshotNotFound):
                 if stream.snapshot is not snapshot:
@@ -170,7 +170,7 @@ class Snapshots:
         if part.closed:
             headers.append(("Stream-Closed", "true"))
         if exchange.request.method == b"GET" and (body or part.count):
-            self._group.tally.add(stream.key, len(body) + part.end - part.start)
+            self._engine.count_read(stream.key, len(body) + part.end - part.start)
 
         def parts() -> Iterator[bytes]:
             yield first + body
@@ -197,10 +197,10 @@ class Snapshots:
             BodyPump(exchange, head, parts)
 
 
-def discard_refused(group: Group, command: PublishSnapshot, outcome: Outcome) -> None:
+def discard_refused(engine: Engine, command: PublishSnapshot, outcome: Outcome) -> None:
     """A refused snapshot leaves no blob behind, unless its reference may be found in the log after a restart."""
     if isinstance(outcome, Failure) and row(outcome).no_effect:
-        group.shelf.discard_blob(command.blob, 0)
+        engine.discard_blob(command.blob)
 
 
 def _part_head(boundary: str, content_type: str, first: bool) -> bytes:

@@ -78,12 +78,12 @@ class Reading(Alone):
         """What is left of a reply that is too large for one write."""
 
     def begin(self) -> None:
-        group = self._connection.server.group
+        engine = self._connection.server.engine
         try:
-            if group.unsettled(self._key):
-                group.after_settled(self._key, self)
+            if engine.unsettled(self._key):
+                engine.after_settled(self._key, self)
                 return
-            stream = group.find(self._key, touch=True)
+            stream = engine.find(self._key, True)
         except Failure as failure:
             self._fail(failure)
             return
@@ -119,7 +119,7 @@ class Reading(Alone):
                 self._after = max(self._after, visible)
 
         bytes_max = server.settings.read_bytes_max
-        server.by_id.read(stream, command.min_ms, command.min_n, command.count, bytes_max, found, self._after)
+        server.engine.read_by_id(stream, command.min_ms, command.min_n, command.count, bytes_max, found, self._after)
 
     @property
     def begun(self) -> bool:
@@ -131,7 +131,7 @@ class Reading(Alone):
         server = self._connection.server
         self._stream = stream
         server.blocked_count += 1
-        server.group.follow(stream, self)
+        server.engine.follow(stream, self)
         self._timer = asyncio.get_running_loop().call_later(self._command.block_ms / 1000, self.guard, self.stop)
 
     def wake(self, stream: LiveStream) -> None:
@@ -143,7 +143,7 @@ class Reading(Alone):
         same = ("s3p", command.min_ms, command.min_n, command.count)
         if stream.encoded is not None and (known := stream.encoded.get(same)) is not None:
             self.leave()
-            server.group.tally.add(self._key, known[1])
+            server.engine.count_read(self._key, known[1])
             self._finish(known[0])
             return
         self._look(stream)
@@ -169,7 +169,7 @@ class Reading(Alone):
             self._timer = None
         if self._stream is not None:
             server = self._connection.server
-            server.group.unfollow(self._stream, self)
+            server.engine.unfollow(self._stream, self)
             server.blocked_count -= 1
             self._stream = None
 
@@ -178,7 +178,7 @@ class Reading(Alone):
     def _answer(self, found: list[Record]) -> None:
         self._size = sum(len(payload) for _, _, payload in found)
         if found:
-            self._connection.server.group.tally.add(self._key, self._size)
+            self._connection.server.engine.count_read(self._key, self._size)
         if self._size + 40 * len(found) <= SLICE_BYTES:
             self._reply = replies.records(found)
             self._finish(self._reply)
@@ -214,7 +214,7 @@ class Trimming(Alone):
 
     def begin(self) -> None:
         server, command = self._connection.server, self._command
-        stream = server.group.shelf.find(self._key)
+        stream = server.engine.look(self._key)
         if stream is None:
             self._placed(Place(0, None))
         else:
@@ -222,7 +222,7 @@ class Trimming(Alone):
             def placed(place: Place | Failure) -> None:
                 self.guard(self._placed, place)
 
-            server.by_id.place(stream, command.min_ms, command.min_n, placed)
+            server.engine.place_of_id(stream, command.min_ms, command.min_n, placed)
 
     def _placed(self, place: Place | Failure) -> None:
         connection = self._connection

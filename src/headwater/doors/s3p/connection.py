@@ -60,7 +60,7 @@ class Pending(msgspec.Struct, gc=False, eq=False):
             self.broke()
         connection = self.connection
         if len(self.counts) > 1 and type(outcome) is Appended:
-            connection.server.group.appends_count += len(self.counts) - 1
+            connection.server.engine.joined_count += len(self.counts) - 1
         if not connection.due:
             connection.later()
 
@@ -239,7 +239,7 @@ class Connection(asyncio.Protocol):
         self.pending.append(waiter)
         try:
             key = server.keys.get(name) or server.key(name)
-            stream = server.streams.get(key) or server.group.shelf.find(key)
+            stream = server.engine.look(key)
             content_type = None
             if stream is not None and stream.is_json:
                 # What is not JSON has no type to speak of, and is refused as such.
@@ -286,7 +286,7 @@ class Connection(asyncio.Protocol):
         waiter = Pending(self, name, _ALONE)
         self.pending.append(waiter)
         try:
-            self.server.group.submit(key, command, waiter)
+            self.server.submit(key, command, waiter)
         except Exception:
             waiter.broke()
             self.later()

@@ -10,21 +10,18 @@ from headwater.doors.listener import Listener
 from headwater.doors.s3p import names
 from headwater.doors.s3p.commands import Limits
 from headwater.doors.s3p.connection import Connection
-from headwater.engine.by_id import ById
-from headwater.engine.group import Group
+from headwater.engine.engine import Engine
 
 _KEYS_MAX = 65_536
 _KEPT_NAME_BYTES_MAX = 128
 
 
 class S3pServer(Listener[Connection]):
-    def __init__(self, settings: Settings, group: Group, by_id: ById) -> None:
+    def __init__(self, settings: Settings, engine: Engine) -> None:
         super().__init__(settings.s3p_connections_max)
         self.settings = settings
-        self.group = group
-        self.by_id = by_id
-        self.streams = group.shelf.streams
-        self.submit = group.submit
+        self.engine = engine
+        self.submit = engine.submit
         self.limits = Limits(
             name_bytes_max=settings.s3p_name_bytes_max,
             count_default=settings.s3p_count_default,
