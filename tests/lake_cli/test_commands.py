@@ -161,7 +161,7 @@ SPOILED: list[tuple[str, Callable[[Path], object], list[str]]] = [
     ("gap", lambda data: change_catalog(data, f"delete from extents where sid = 1 and start = {OLDEST}"), []),
     ("catalog", lambda data: change_catalog(data, "delete from files where id = 1"), []),
     ("extent", lambda data: change_catalog(data, "delete from streams where sid = 1"), []),
-    ("snapshot", lambda data: next((data / "lake" / "snapshots" / "2").iterdir()).unlink(), []),
+    ("snapshot", lambda data: next((data / "lake" / "snapshots" / "0" / "2").iterdir()).unlink(), []),
     ("damage", flip_a_byte, ["--deep"]),
 ]
 

@@ -35,7 +35,7 @@ class Safe(SwapWorld):
 
     def backups(self) -> Backups:
         copy = partial(copy_catalog, self.directory / "catalog.db")
-        return Backups(self.group, self.flusher(), copy, self.directory / "held", SystemRng())
+        return Backups(self.group, self.wal, self.flusher(), copy, self.directory / "held", SystemRng())
 
     async def lose(self) -> None:
         self._start_from(await self.backups().take(HOLD_MS))
@@ -271,7 +271,7 @@ class Deleting(ListLake):
         self.between: Callable[[], None] = lambda: None
 
     def sweep(
-        self, ledger: LakeLedger, pending: Callable[[], Pending], grace_ms: int, check: Callable[[], None]
+        self, group: int, ledger: LakeLedger, pending: Callable[[], Pending], grace_ms: int, check: Callable[[], None]
     ) -> Swept:
         for _ in range(5):
             check()

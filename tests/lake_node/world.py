@@ -92,7 +92,7 @@ class ListLake:
         self.at_hand.add((extent, commas))
 
     def sweep(
-        self, ledger: LakeLedger, pending: Callable[[], Pending], grace_ms: int, check: Callable[[], None]
+        self, group: int, ledger: LakeLedger, pending: Callable[[], Pending], grace_ms: int, check: Callable[[], None]
     ) -> Swept:
         raise AssertionError("no history here asks for it")
 

@@ -42,6 +42,8 @@ class Engine:
         """See `Group.submit`."""
         self.find: Callable[[str, bool], LiveStream] = self._find if only is None else only.find
         """See `Group.find`."""
+        self.look: Callable[[str], LiveStream | None] = self._look if only is None else only.shelf.find
+        """The stream of that name, loaded if need be, visible or not; None when there is none."""
         self._only = only
         self._usage = next(iter(owned.values())).group.tally
         """Reads are counted by bucket, whatever group they were of: one of this process keeps the counts."""
@@ -78,8 +80,7 @@ class Engine:
     def _find(self, key: str, touch: bool) -> LiveStream:
         return self.group(key).find(key, touch)
 
-    def look(self, key: str) -> LiveStream | None:
-        """The stream of that name, loaded if need be, visible or not; None when there is none."""
+    def _look(self, key: str) -> LiveStream | None:
         return self.group(key).shelf.find(key)
 
     def unsettled(self, key: str) -> bool:
