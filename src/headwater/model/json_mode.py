@@ -35,7 +35,7 @@ def messages(body: bytes, allow_empty: bool = False, count_max: int = COUNT_MAX)
 
     Raises BadBody when it is not JSON, or an empty array where `allow_empty` is False; TooManyRecords.
     """
-    if not is_long(body):
+    if len(body) <= SHORT_BYTES_MAX or not is_long(body):
         return _at_once(body, allow_empty, count_max)
     walk = messages_in_slices(body, allow_empty, count_max)
     while True:
