@@ -135,6 +135,31 @@ def test_a_record_larger_than_a_log_file_gets_a_file_of_its_own(tmp_path: Path) 
     asyncio.run(body())
 
 
+def test_a_long_batch_is_written_in_pieces_that_make_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wal, "_JOIN_BYTES_MAX", 10_000)
+    lengths: list[int] = []
+    pwrite = os.pwrite
+
+    def watched(fd: int, data: bytes, offset: int) -> int:
+        if threading.current_thread().name == "wal-writer":
+            lengths.append(len(data))
+        return pwrite(fd, data, offset)
+
+    monkeypatch.setattr(wal.os, "pwrite", watched)
+    events = [appended(b"%d" % n * size) for n, size in enumerate([3_000, 20_000, 9_000, 5, 4_500, 10_000, 30_000, 1])]
+
+    async def body() -> None:
+        async with opened(tmp_path) as log:
+            await log.put(*events)
+        assert read_back(tmp_path) == events
+
+    asyncio.run(body())
+    assert len(lengths) > 5 and 0 not in lengths
+    assert all(length <= 10_000 or length in (20_000, 30_000) for length in lengths), lengths
+
+
 def test_a_log_that_ends_with_a_full_file_goes_on_in_a_new_one(tmp_path: Path) -> None:
     async def body() -> None:
         async with opened(tmp_path, 512) as log:
