@@ -27,6 +27,7 @@ import uvloop
 
 from headwater.catalog.copy import copy_catalog
 from headwater.catalog.ledger import Ledger
+from headwater.catalog.scrub import scrub
 from headwater.catalog.sqlite import CatalogMismatch, SqliteCatalog
 from headwater.config import Settings
 from headwater.doors.http.administration import Administration
@@ -35,6 +36,7 @@ from headwater.doors.http.batch import Batches
 from headwater.doors.http.buckets import Buckets
 from headwater.doors.http.bulk_snapshots import BulkSnapshots
 from headwater.doors.http.durable_streams import DurableStreams
+from headwater.doors.http.erasures import Erasures
 from headwater.doors.http.lake_calls import LakeCalls
 from headwater.doors.http.matches import Matches
 from headwater.doors.http.pipeline import Pipeline, check_log
@@ -50,6 +52,7 @@ from headwater.doors.s3p.server import S3pServer
 from headwater.engine.backup import Backups
 from headwater.engine.by_id import ById
 from headwater.engine.cold import Reads
+from headwater.engine.erasure import Eraser
 from headwater.engine.flush import Flusher
 from headwater.engine.group import Group
 from headwater.engine.recovery import LogContradiction, begin_incarnation, recover
@@ -68,9 +71,11 @@ from headwater.log.recovery import LogCorrupt
 from headwater.log.wal import Wal
 from headwater.model.commands import Durability
 from headwater.model.stream import Limits
+from headwater.model.subscriptions import path_of
 from headwater.observe import logging
 from headwater.observe.health import Health
 from headwater.observe.metrics import Gauge, Metrics
+from headwater.security.name_hash import BadReceiptKey, NameHash
 from headwater.subscriptions.keys import BadKeys, Keys
 from headwater.subscriptions.manager import Manager
 from headwater.subscriptions.registry import Registry
@@ -101,7 +106,7 @@ def serve(settings: Settings) -> int:
                 profiler.dump_stats(settings.profile)
             else:
                 runner.run(_run(settings))
-    except (CannotStart, LogCorrupt, LogContradiction, CatalogMismatch, BadEntry, BadKeys) as error:
+    except (CannotStart, LogCorrupt, LogContradiction, CatalogMismatch, BadEntry, BadKeys, BadReceiptKey) as error:
         print(logging.escaped(f"error: {error}"), file=sys.stderr)
         return EXIT_FAILED
     return EXIT_OK
@@ -226,7 +231,9 @@ class Node:
         Administration(group, settings, lambda: self._address).register(routes)
         routes.call("/__headwater/matches", Matches(group).handle)
         routes.call("/__headwater/flush", pipeline.flush)
-        routes.call("/__headwater/backup", self._backups(group, store, rng).handle)
+        backups = self._backups(group, rng)
+        routes.call("/__headwater/backup", BackupDoor(backups, _place(settings, store)).handle)
+        routes.call("/__headwater/erase", self._erasures(group, lake, backups, rng, subscriptions).handle)
         self._bulk_snapshots = BulkSnapshots(group, blobs, settings, rng)
         routes.call("/__headwater/snapshots", self._bulk_snapshots.handle)
         routes.call(SUBSCRIPTIONS_PREFIX, Subscriptions(subscriptions, settings).handle)
@@ -267,14 +274,26 @@ class Node:
     def _read_ledger(self) -> Ledger:
         return Ledger(Path(self.settings.data) / "catalog.db", read_only=True)
 
-    def _backups(self, group: Group, store: ObjectStore, rng: SystemRng) -> BackupDoor:
+    def _backups(self, group: Group, rng: SystemRng) -> Backups | None:
         backups = None
         if self._flusher is not None and self._sweeper is not None and self._upkeep is not None:
             data = Path(self.settings.data)
             copy = partial(copy_catalog, data / "catalog.db")
             backups = Backups(group, self._flusher, copy, data / "held", rng)
             self._sweeper.held = self._upkeep.held = backups.held
-        return BackupDoor(backups, _place(self.settings, store))
+        return backups
+
+    def _erasures(
+        self, group: Group, lake: DeltaLake | None, backups: Backups | None, rng: SystemRng, subscriptions: Manager
+    ) -> Erasures:
+        eraser = hash_name = None
+        if lake is not None and self._flusher is not None and backups is not None:
+            data = Path(self.settings.data)
+            hash_name = NameHash.kept(data, rng).of
+            clear = partial(scrub, data / "catalog.db")
+            eraser = Eraser(group, self._flusher, lake, backups, self._open_ledger, clear)
+        named_by = subscriptions.registry.named_by
+        return Erasures(eraser, hash_name, lambda key: named_by(path_of(key)), self.settings)
 
     def _subscribe(self, group: Group, rng: SystemRng) -> Manager:
         settings = self.settings

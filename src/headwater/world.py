@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Protocol
 
@@ -118,6 +119,11 @@ class Log(Protocol):
         """Leaves a witness behind the last batch when the log is idle, so that later damage to it is recognised."""
         ...
 
+    def roll(self) -> int:
+        """Hands everything gathered to the writer, and begins a new file behind it. Returns where that begins: what
+        ends at or below it shares no file with what comes later."""
+        ...
+
     def hold(self, after: int | None) -> None:
         """Until it is told None, the log forgets nothing that ends behind the position, whatever `trim` allows."""
         ...
@@ -128,6 +134,10 @@ class Log(Protocol):
 
     def trim(self, below: int) -> None:
         """Allows the log to forget events that end at or below the position."""
+        ...
+
+    def forget(self) -> Future[None]:
+        """Done when the files that `trim` allowed to go so far are off the disk. Its exception is an OSError."""
         ...
 
     def close(self) -> None:
@@ -173,6 +183,14 @@ class Swept(msgspec.Struct, frozen=True):
     bytes_deleted: int
 
 
+class Erasure(msgspec.Struct, frozen=True):
+    """The table's log names streams by its files' statistics: what is older than `version` has to go."""
+
+    version: int
+    at_ms: int
+    """When it was asked for. It is done a grace period later: until then others may still read older versions."""
+
+
 class LakeLedger(Protocol):
     """What the catalog says of the lake's files. Calls block: they belong in worker threads, one at a time."""
 
@@ -198,6 +216,14 @@ class LakeLedger(Protocol):
 
     def forget(self, names: Iterable[str]) -> None:
         """Drops dead files."""
+        ...
+
+    def erasure(self) -> Erasure | None:
+        """What the table's log has to lose."""
+        ...
+
+    def end_erasure(self, done: Erasure) -> None:
+        """It has lost it."""
         ...
 
 
@@ -304,6 +330,10 @@ class Lake(Protocol):
 
     def prepare(self, extent: Extent, commas: bool) -> None:
         """Has what `stretch` will need of the extent at hand, for as long as there is room."""
+        ...
+
+    def version(self) -> int:
+        """The number of the table's newest version."""
         ...
 
     def sweep(

@@ -6,6 +6,7 @@ Owns a counter. Never touches a disk.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 
 from headwater.model.events import Event
@@ -33,11 +34,19 @@ class NullLog:
 
     def start(self, on_progress: Callable[[], None]) -> None: ...
 
+    def roll(self) -> int:
+        return self.tail
+
     def hold(self, after: int | None) -> None: ...
 
     def copy(self, after: int, known: int, to: Path) -> LogCopy:
         raise OSError("this node keeps no log")
 
     def trim(self, below: int) -> None: ...
+
+    def forget(self) -> Future[None]:
+        forgotten: Future[None] = Future()
+        forgotten.set_result(None)
+        return forgotten
 
     def close(self) -> None: ...

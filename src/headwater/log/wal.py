@@ -18,13 +18,14 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from time import monotonic
 
 from headwater.log import entries, frames
 from headwater.log.copy import WalCopy
-from headwater.log.recovery import list_files, read_file
+from headwater.log.recovery import TORN, list_files, read_file
 from headwater.model.events import Event
 
 _SLAB_BYTES = 4 << 20
@@ -160,6 +161,20 @@ class Wal:
             self.commit()
             self._sealed = True
 
+    def roll(self) -> int:
+        batch = self._batch
+        if batch is None:
+            batch = self._batch = _Batch(self._base, self.tail)
+            self.tail = batch.end
+        self._roll(batch)
+        base = self._base
+        # A lone mark makes the next file at once: the ones before it may go, and a log needs one to start from.
+        self._batch = _Batch(base, base)
+        self._batch.sync = True
+        self.tail = self._batch.end
+        self.commit()
+        return base
+
     def hold(self, after: int | None) -> None:
         self._held = after
 
@@ -173,6 +188,24 @@ class Wal:
             path = self._path(self._bases.pop(0))
             self._jobs.put(path.unlink)
             self.head = self._bases[0]
+
+    def forget(self) -> Future[None]:
+        forgotten: Future[None] = Future()
+        if self._closed:
+            forgotten.set_exception(OSError("the log is closed"))
+            return forgotten
+        head = self._bases[0]
+
+        def work() -> None:
+            try:
+                self._remove_below(head)
+            except OSError as error:
+                forgotten.set_exception(error)
+            else:
+                forgotten.set_result(None)
+
+        self._jobs.put(work)
+        return forgotten
 
     def close(self) -> None:
         if self._closed:
@@ -323,6 +356,14 @@ class Wal:
             except OSError:
                 # Only comfort is lost (slower syncs, a file deleted later); the writer meets the same disk itself.
                 continue
+
+    def _remove_below(self, head: int) -> None:
+        """What a deletion that failed has left goes too, and so do torn ends, which are copies of what stood here."""
+        old = [path for base, path in list_files(self._directory) if base < head]
+        old += [path for path in self._directory.glob(f"{TORN}*") if path.is_file()]
+        for path in old:
+            path.unlink(missing_ok=True)
+        sync_directory(self._directory)
 
     def _fill_ahead(self) -> None:
         with self._fill_lock:
