@@ -81,6 +81,8 @@ class Node:
         self.token = token
         self._patience_s = patience_s
         self.expects = expects
+        self.hidden: dict[str, str] = {}
+        """Names of streams that must not be written down anywhere, and what is written instead."""
         self._mine = threading.local()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -206,6 +208,17 @@ class Node:
         """Replaces files of the lake by others with the same live rows. Safe to repeat."""
         done: dict[str, Any] = self.json("POST", "/__headwater/lake/swap", {"remove": remove, "add": add}, repeat=True)
         return done
+
+    def erase(self, stream: str) -> dict[str, Any]:
+        """What deleted streams of that name left in the node's log and catalog is gone afterwards. Safe to repeat."""
+        done: dict[str, Any] = self.json("POST", "/__headwater/erase", {"stream": stream}, repeat=True)
+        return done
+
+    def known(self, stream: str) -> dict[str, Any]:
+        """The hash that stands for a stream's name, and the subscriptions that name it. Hides the name from now on."""
+        found: dict[str, Any] = self.json("POST", "/__headwater/erase/known", {"stream": stream}, repeat=True)
+        self.hidden[stream] = self.hidden[quote(stream, safe="/")] = found["stream_hash"]
+        return found
 
     # ---- streams --------------------------------------------------------------------------------------------------
 

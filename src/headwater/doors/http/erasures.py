@@ -1,9 +1,9 @@
 """Erasures over HTTP: what deleted streams of a name left in the node's own files goes.
 
-Owns `/__headwater/erase` and `/__headwater/erase/hash`. Never deletes a stream, and never answers with a name.
+Owns `/__headwater/erase` and `/__headwater/erase/known`. Never deletes a stream, and never answers with a name.
 
-    POST /__headwater/erase         {"stream": "users/4711"} -> stream_hash, log_position, table_version, ...
-    POST /__headwater/erase/hash    {"stream": "users/4711"} -> stream_hash
+    POST /__headwater/erase          {"stream": "users/4711"} -> the same, and log_position, table_version, ...
+    POST /__headwater/erase/known    {"stream": "users/4711"} -> stream_hash, subscriptions; changes nothing
 """
 
 from __future__ import annotations
@@ -44,19 +44,21 @@ class Erasures:
         exchange.only(b"POST")
         if self._eraser is None or self._hash_name is None:
             raise BadQuery("erase", "this node keeps nothing that could be erased")
-        if rest not in (b"", b"/", b"/hash"):
+        if rest not in (b"", b"/", b"/known"):
             raise NoSuchRoute
         try:
             asked = _decode(exchange.request.body).stream
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise BadBody(f'expected {{"stream": "bucket/name"}} ({error})') from None
         key = parse.stream_key(parse.FLAT_PREFIX + asked, self._settings.stream_name_bytes_max)
-        found = {"stream_hash": self._hash_name(key)}
-        if rest == b"/hash":
-            exchange.json(200, found)
+        if rest == b"/known":
+            exchange.json(200, self._known(key, self._hash_name))
         else:
-            exchange.run(self._erase(exchange, self._eraser, key, found))
+            exchange.run(self._erase(exchange, key, self._eraser, self._hash_name))
 
-    async def _erase(self, exchange: Exchange, eraser: Eraser, key: str, found: dict[str, str]) -> None:
+    def _known(self, key: str, hash_name: Callable[[str], str]) -> dict[str, object]:
+        return {"stream_hash": hash_name(key), "subscriptions": self._subscriptions_of(key)}
+
+    async def _erase(self, exchange: Exchange, key: str, eraser: Eraser, hash_name: Callable[[str], str]) -> None:
         erased = await eraser.erase(key)
-        exchange.json(200, {**found, **msgspec.to_builtins(erased), "subscriptions": self._subscriptions_of(key)})
+        exchange.json(200, {**self._known(key, hash_name), **msgspec.to_builtins(erased)})
