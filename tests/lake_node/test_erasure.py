@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 
 from headwater.catalog.scrub import holds, scrub
 from tests.lake_node.surface import JSON, TEXT, append, create, flush, path_of, table_rows
+from tests.support.http import read_bytes
 from tests.support.node import Node
 
 KEY = "people/miss-quillfeather"
@@ -192,6 +194,36 @@ def test_a_node_without_a_lake_says_so(tmp_path: Path) -> None:
     with Node.started(tmp_path, memory=True) as node:
         answer = node.request("POST", "/__headwater/erase", TEXT, b'{"stream": "a/b"}')
         assert answer.status == 400 and "keeps nothing" in answer.body.decode()
+
+
+def test_others_write_on_meanwhile_and_lose_nothing(node: Node) -> None:
+    write(node, records=200)
+    delete(node)
+    stop = threading.Event()
+    written: list[list[bytes]] = [[] for _ in range(2)]
+
+    def go_on(number: int) -> None:
+        with node.connect() as connection:
+            create(connection, f"busy/{number}")
+            while not stop.is_set():
+                written[number].append(b"%d\n" % len(written[number]))
+                append(connection, f"busy/{number}", written[number][-1])
+
+    threads = [threading.Thread(target=go_on, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(5):
+            erase(node)
+            assert own_traces(node) == []
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    node.restart()  # killed: what is in no catalog comes from the log
+    with node.connect() as connection:
+        for number, records in enumerate(written):
+            assert records and read_bytes(connection, path_of(f"busy/{number}")) == b"".join(records)
 
 
 # ---- the catalog's files ----------------------------------------------------------------------------------------

@@ -10,16 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headwater.lake.store import ObjectStore, open_store
 from headwater.spark.node import Node as Calls
 from headwater.spark.runs import RUNS_STREAM, JobRefused, last_runs
 from tests.extensions.surface import token
-from tests.lake.conftest import s3 as s3
 from tests.lake_node.surface import JSON, TEXT, append, create, flush, path_of
 from tests.lake_node.test_erasure import collect_garbage, traces
 from tests.spark.lakes import run_cli
 from tests.support.node import Node
-from tests.support.s3 import ACCESS_KEY, S3, SECRET_KEY
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,7 +27,6 @@ KEY = "people/miss-quillfeather"
 NAME = b"miss-quillfeather"
 PAYLOAD = b"her-unmistakable-payload"
 QUIET = ["--flush-interval-ms", "86400000", "--checkpoint-interval-ms", "3600000", "--lake-gc-interval-ms", "86400000"]
-KEYS = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY, "AWS_REGION": "us-east-1"}
 
 
 @pytest.fixture
@@ -166,41 +162,3 @@ def test_the_command_exits_with_1_when_something_holds_it(node: Node) -> None:
     arguments = ("pipeline", "run", "erase", "--url", node.url, "--master", "local[2]", "--stream", KEY, "--find")
     done = run_cli(*arguments, exit_code=1)
     assert {one["kind"] for one in done["findings"]} == {"stream", "lake"}
-
-
-def objects(store: ObjectStore) -> Iterator[tuple[str, bytes]]:
-    for folder in ("data", "snapshots", "_delta_log"):
-        for stored in store.list(folder):
-            yield stored.key, bytes(store.get(stored.key))
-
-
-def test_nothing_is_left_in_a_bucket_nor_in_the_disk_cache(
-    spark: SparkSession, tmp_path: Path, s3: S3, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in KEYS.items():
-        monkeypatch.setenv(name, value)
-    s3.make_bucket("erased")
-    lake = ["--lake", "s3://erased/lake", "--lake-endpoint", s3.endpoint, "--lake-disk-cache-bytes", "64MiB"]
-    with Node.started(tmp_path / "node", env=KEYS, flags=[*QUIET, *lake]) as node:
-        kept = fill(node)
-        assert PAYLOAD in node.request("GET", f"{path_of('people/zoe')}").body + PAYLOAD
-        # A cold read of it puts parts of its files into the cache.
-        node.restart()
-        answer = node.request("GET", path_of(KEY) + f"?offset={token(0)}")
-        assert answer.status in (200, 410)
-        assert node.request("GET", path_of("people/zoe")).status == 200
-        assert erase_stream(spark, node, delete=True)["complete"] is True
-        own = traces(node.data_directory, NAME, PAYLOAD)
-        assert [path for path in own if not path.startswith("cache/")] == []
-        assert_kept(node, kept)
-        assert node.terminate() == 0
-        settings = {"HEADWATER_LAKE": "s3://erased/lake", "HEADWATER_LAKE_ENDPOINT": s3.endpoint, **KEYS}
-        for _ in range(2):
-            run_cli("lake", "gc", "--data", str(node.data_directory), "--grace-ms", "0", "--json", env=settings)
-        copy = tmp_path / "copy"
-        for key, data in objects(open_store("s3://erased/lake", endpoint=s3.endpoint)):
-            (copy / key).parent.mkdir(parents=True, exist_ok=True)
-            (copy / key).write_bytes(data)
-        assert any(copy.rglob("*.parquet")) and traces(copy, NAME, PAYLOAD) == []
-        node.start()
-        assert_kept(node, kept)

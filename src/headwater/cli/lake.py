@@ -147,6 +147,7 @@ def gc(
             plan = collector.plan(listing, stopped.ledger, stopped.pending(), now_ms - grace, _go_on)
             if not dry_run:
                 collector.carry_out(plan, store, leave_table, cut_log, stopped.ledger, now_ms, _go_on)
+                _forget_parts(Path(settings.data) / "cache", [*plan.dead, *(stored.key for stored in plan.orphans)])
         rows = [("leaves the table", name, "") for name in plan.leaving]
         rows += [("grace period begins", name, "") for name in plan.dying if name not in plan.leaving]
         rows += [("dead file", name, "") for name in plan.dead]
@@ -160,6 +161,14 @@ def gc(
             return
         _show(("what", "name", "bytes"), rows)
         typer.echo(f"{len(rows)} {'would go' if dry_run else 'done'}", err=True)
+
+
+def _forget_parts(cache: Path, gone: list[str]) -> None:
+    """What the node keeps at hand of files that are gone goes too."""
+    from headwater.lake.cache import DiskCache
+
+    if cache.is_dir():
+        DiskCache(cache, 1 << 62).forget(gone)
 
 
 def _go_on() -> None:
