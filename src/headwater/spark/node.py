@@ -125,11 +125,12 @@ class Node:
                     connection.close()
                     connection.connect()
                 sent = True
-                connection.request(method, self._path(path), body, self._headers(headers))
-                response = connection.getresponse()
-                answer = Answer(
-                    response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
-                )
+                try:
+                    connection.request(method, self._path(path), body, self._headers(headers))
+                except OSError as error:
+                    answer = _early_answer(connection, error)
+                else:
+                    answer = _answer(connection)
             except (OSError, http.client.HTTPException) as error:
                 self._drop()
                 if (sent and not repeat) or time.monotonic() + pause_s > give_up_s:
@@ -271,6 +272,27 @@ class Node:
         if self.expects is not None and code in LOG_CHANGED:
             return LogChanged(self.url, code, message)
         return NodeRefused(f"{method} {self.url}{path}", answer.status, code, message, answer.headers)
+
+
+def _answer(connection: http.client.HTTPConnection) -> Answer:
+    response = connection.getresponse()
+    headers = {name.lower(): value for name, value in response.getheaders()}
+    return Answer(response.status, headers, response.read())
+
+
+def _early_answer(connection: http.client.HTTPConnection, error: OSError) -> Answer:
+    """A node that refuses a body need not read all of it: its answer may be there when sending fails.
+
+    Raises `error` when it is not.
+    """
+    try:
+        answer = _answer(connection)
+    except (OSError, http.client.HTTPException):
+        raise error from None
+    connection.close()
+    if answer.status < 400:
+        raise error  # nothing that was not sent in full is done
+    return answer
 
 
 def _seconds(text: str | None) -> float:
