@@ -73,6 +73,7 @@ from headwater.model.commands import Durability
 from headwater.model.stream import Limits
 from headwater.model.subscriptions import path_of
 from headwater.observe import logging
+from headwater.observe.gauges import gc_gauges, lake_gauges, subscription_gauges
 from headwater.observe.health import Health
 from headwater.observe.metrics import Gauge, Metrics
 from headwater.security.name_hash import BadReceiptKey, NameHash
@@ -239,10 +240,10 @@ class Node:
         routes.call(SUBSCRIPTIONS_PREFIX, Subscriptions(subscriptions, settings).handle)
         http = self._http = HttpServer(settings, routes, responder)
         metrics = _pages(routes, http, streams, group, self._upkeep, self._flusher, self._trial)
-        metrics.add(*_lake_gauges(group, reads, self._flusher))
+        metrics.add(*lake_gauges(group, reads, self._flusher))
         if self._sweeper is not None:
-            metrics.add(*_gc_gauges(self._sweeper))
-        metrics.add(*_subscription_gauges(subscriptions))
+            metrics.add(*gc_gauges(self._sweeper))
+        metrics.add(*subscription_gauges(subscriptions))
         if settings.s3p_address is not None:
             await self._open_s3p(*settings.s3p_address, group, reads, metrics)
         host, port = settings.listen_address
@@ -440,30 +441,6 @@ def _pages(
     return metrics
 
 
-def _lake_gauges(group: Group, reads: Reads, flusher: Flusher | None) -> tuple[Gauge, ...]:
-    common = (
-        Gauge("lake_position", "Log position up to which records are in the lake.", group.lake_position, counts=True),
-        Gauge("cold_reads", "Reads that went to the lake.", lambda: reads.reads_count, counts=True),
-        Gauge("cold_reads_pending", "Reads that wait for the lake.", lambda: reads.pending),
-    )
-    if flusher is None:
-        return common
-    return (
-        *common,
-        Gauge("flushes", "Files settled into the lake.", lambda: flusher.flushes_count, counts=True),
-        Gauge("flushed_bytes", "Payload bytes settled into the lake.", lambda: flusher.flushed_bytes, counts=True),
-        Gauge("flush_lag_seconds", "Time since everything was settled.", flusher.lag_s),
-    )
-
-
-def _gc_gauges(sweeper: Sweeper) -> tuple[Gauge, ...]:
-    return (
-        Gauge("lake_gc_runs", "Runs of the lake's gc.", lambda: sweeper.runs_count, counts=True),
-        Gauge("lake_gc_files", "Files deleted by the lake's gc.", lambda: sweeper.files_deleted_count, counts=True),
-        Gauge("lake_gc_bytes", "Bytes deleted by the lake's gc.", lambda: sweeper.bytes_deleted, counts=True),
-    )
-
-
 def lake_url(settings: Settings) -> str:
     return str(Path(settings.data) / "lake") if settings.lake == "auto" else settings.lake
 
@@ -488,16 +465,6 @@ def _given(value: str) -> str | None:
 
 def _report(what: str) -> Callable[[str], None]:
     return lambda why: log.error(what, error=why)
-
-
-def _subscription_gauges(manager: Manager) -> tuple[Gauge, ...]:
-    deliveries = manager.deliveries
-    return (
-        Gauge("subscriptions", "Subscriptions.", lambda: len(manager.registry.by_id)),
-        Gauge("subscription_wakes", "Wakes issued since the start.", lambda: manager.wakes_count, counts=True),
-        Gauge("webhooks_delivered", "Webhooks taken since the start.", lambda: deliveries.delivered_count, counts=True),
-        Gauge("webhooks_failed", "Webhook attempts that failed.", lambda: deliveries.failed_count, counts=True),
-    )
 
 
 def _raise_file_limit(connections_max: int) -> None:
