@@ -1,15 +1,18 @@
 """From an empty directory to a picture: agent runs over HTTP, a table, a query, a plot, and snapshots to start from.
 
 Owns the demonstration, cell by cell: run it whole, or in an editor that knows `# %%`. Never touches a node that it did
-not start, unless HEADWATER_URL names one: then it uses that.
+not start, unless HEADWATER_URL names one: then it uses that. It needs the Python that has headwater[spark]:
 
-    python examples/agent_runs/agent_runs.py ./demo          # then open the address that it prints
+    .venv/bin/python examples/agent_runs/agent_runs.py ./demo    # then open the address that it prints
+
+With --append it only appends the events, for pipeline.toml to go on from.
 """
 
 # %% A directory, and a node in it ---------------------------------------------------------------------------------
 from __future__ import annotations
 
 import atexit
+import importlib.util
 import json
 import os
 import random
@@ -22,12 +25,19 @@ from http.client import HTTPConnection
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
+if any(importlib.util.find_spec(name) is None for name in ("headwater", "pyspark")):
+    sys.exit(f"{sys.executable} has no headwater[spark]: run `make spark`, then this with .venv/bin/python")
 here = Path(__file__).resolve().parent
 sys.path.insert(0, str(here))
-work = Path(sys.argv[1] if len(sys.argv) > 1 else "agent-runs-demo").resolve()
-work.mkdir(parents=True, exist_ok=True)
-
+append_only = "--append" in sys.argv
+folders = [given for given in sys.argv[1:] if not given.startswith("-")]
+work = Path(folders[0] if folders else "agent-runs-demo").resolve()
 url = os.environ.get("HEADWATER_URL")
+if append_only and url is None:
+    sys.exit("--append is for a node that stays: name it with HEADWATER_URL")
+if not append_only:
+    work.mkdir(parents=True, exist_ok=True)
+
 server: subprocess.Popen[bytes] | None = None
 if url is None:
     said = work / "node.txt"
@@ -86,6 +96,8 @@ for number in range(RUNS):
             send("POST", run, json.dumps(events[start : start + 10]).encode())
         appended += len(events)
 print(f"{appended} events appended to {RUNS} streams")
+if append_only:
+    sys.exit()
 
 # %% A table of them, partitioned by the day on which they happened ------------------------------------------------
 from headwater.spark.jobs.derive import derive  # noqa: E402
@@ -105,7 +117,7 @@ read(spark, DerivedTable(Place(str(table)))).createOrReplaceTempView("events")
 per_minute = spark.sql(
     """
     SELECT date_trunc('minute', at) AS minute, model, sum(tokens) AS tokens
-    FROM events WHERE kind = 'tokens' GROUP BY ALL ORDER BY ALL
+    FROM events WHERE kind = 'tokens' AND at IS NOT NULL GROUP BY ALL ORDER BY ALL
     """
 ).collect()
 print(f"{sum(row.tokens for row in per_minute)} tokens in {len({row.minute for row in per_minute})} minutes")
@@ -130,8 +142,9 @@ spark.stop()
 # %% A page that starts from a snapshot, and follows what comes after it -------------------------------------------
 page = (here / "run.html").as_uri()
 print(f"page at {page}?url={quote(url, safe='')}&run=run-00")
-step = json.dumps({"kind": "tokens", "step": 99, "tokens": 1_000}).encode()
-node.call("POST", "/v1/stream/runs/run-00", step, {"Content-Type": "application/json"})
+later = (NOON + timedelta(hours=1)).isoformat()
+step = {"kind": "tokens", "at": later, "model": MODELS[0], "step": 99, "tokens": 1_000}
+node.call("POST", "/v1/stream/runs/run-00", json.dumps(step).encode(), {"Content-Type": "application/json"})
 
 if server is not None and sys.stdout.isatty():
     input("the node serves the page until return is pressed ")

@@ -27,6 +27,7 @@ import uvloop
 
 from headwater.catalog.copy import copy_catalog
 from headwater.catalog.ledger import Ledger
+from headwater.catalog.scrub import scrub
 from headwater.catalog.sqlite import CatalogMismatch, SqliteCatalog
 from headwater.config import Settings
 from headwater.doors.http.administration import Administration
@@ -35,6 +36,7 @@ from headwater.doors.http.batch import Batches
 from headwater.doors.http.buckets import Buckets
 from headwater.doors.http.bulk_snapshots import BulkSnapshots
 from headwater.doors.http.durable_streams import DurableStreams
+from headwater.doors.http.erasures import Erasures
 from headwater.doors.http.lake_calls import LakeCalls
 from headwater.doors.http.matches import Matches
 from headwater.doors.http.pipeline import Pipeline, check_log
@@ -65,9 +67,11 @@ from headwater.log.recovery import LogCorrupt
 from headwater.log.wal import Wal
 from headwater.model.commands import Durability
 from headwater.model.stream import Limits
+from headwater.model.subscriptions import path_of
 from headwater.observe import logging, readings
 from headwater.observe.health import Health
 from headwater.observe.metrics import Metrics
+from headwater.security.name_hash import BadReceiptKey, NameHash
 from headwater.subscriptions.keys import BadKeys, Keys
 from headwater.subscriptions.manager import Manager
 from headwater.subscriptions.registry import Registry
@@ -98,7 +102,7 @@ def serve(settings: Settings) -> int:
                 profiler.dump_stats(settings.profile)
             else:
                 runner.run(_run(settings))
-    except (CannotStart, LogCorrupt, LogContradiction, CatalogMismatch, BadEntry, BadKeys) as error:
+    except (CannotStart, LogCorrupt, LogContradiction, CatalogMismatch, BadEntry, BadKeys, BadReceiptKey) as error:
         print(logging.escaped(f"error: {error}"), file=sys.stderr)
         return EXIT_FAILED
     return EXIT_OK
@@ -168,6 +172,7 @@ class Node:
         streams = DurableStreams(engine, settings, responder, engine.clock, rng)
         routes = self._routes(engine, streams, blobs, rng)
         self._pipeline_calls(routes, owned, store, lake)
+        routes.call("/__headwater/erase", self._erasures(owned, lake, rng, subscriptions).handle)
         routes.call(SUBSCRIPTIONS_PREFIX, Subscriptions(subscriptions, settings).handle)
         http = self._http = HttpServer(settings, routes, responder)
         metrics = self._pages(routes, owned, http)
@@ -259,6 +264,15 @@ class Node:
         Administration(group, settings, lambda: self._address).register(routes)
         routes.call("/__headwater/matches", Matches(group).handle)
         routes.call("/__headwater/backup", BackupDoor(owned.backups, place).handle)
+
+    def _erasures(self, owned: OwnedGroup, lake: DeltaLake | None, rng: SystemRng, subscriptions: Manager) -> Erasures:
+        eraser = hash_name = None
+        if lake is not None and owned.log is not None and owned.files is not None:
+            data = Path(self.settings.data)
+            hash_name = NameHash.kept(data, rng).of
+            eraser = owned.eraser(lake, partial(scrub, data / "catalog.db"))
+        named_by = subscriptions.registry.named_by
+        return Erasures(eraser, hash_name, lambda key: named_by(path_of(key)), self.settings)
 
     def _pages(self, routes: Routes, owned: OwnedGroup, http: HttpServer) -> Metrics:
         health, metrics, probe = Health(), Metrics(), self._trial

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -146,6 +147,11 @@ class FileLog(Log, Protocol):
         """Leaves a witness behind the last batch when the log is idle, so that later damage to it is recognised."""
         ...
 
+    def roll(self) -> int:
+        """Hands everything gathered to the writer, and begins a new file behind it. Returns where that begins: what
+        ends at or below it shares no file with what comes later."""
+        ...
+
     def hold(self, after: int | None) -> None:
         """Until it is told None, the log forgets nothing that ends behind the position, whatever `trim` allows."""
         ...
@@ -154,22 +160,8 @@ class FileLog(Log, Protocol):
         """Begins a copy of every event that ends behind `after`, into the file `to`. The log must be held meanwhile."""
         ...
 
-
-Answer = Callable[..., Awaitable[Any]]
-"""Answers a question over the groups of this process. Arguments and answer are what msgpack knows."""
-
-
-class Questions(Protocol):
-    """What concerns groups that may be served by several processes: asked of each, answered over its own groups."""
-
-    def register(self, name: str, answer: Answer) -> None: ...
-
-    async def ask_owner(self, group: int, name: str, *arguments: Any, into: Any = Any) -> Any:
-        """The answer of the process that serves a group. Raises its refusal, or that it cannot be reached."""
-        ...
-
-    async def ask_all(self, name: str, *arguments: Any, into: Any = Any) -> list[Any]:
-        """Every process's answer, in their order. Raises the first refusal."""
+    def forget(self) -> Future[None]:
+        """Done when the files that `trim` allowed to go so far are off the disk. Its exception is an OSError."""
         ...
 
 
@@ -211,6 +203,14 @@ class Swept(msgspec.Struct, frozen=True):
     bytes_deleted: int
 
 
+class Erasure(msgspec.Struct, frozen=True):
+    """The table's log names streams by its files' statistics: what is older than `version` has to go."""
+
+    version: int
+    at_ms: int
+    """When it was asked for. It is done a grace period later: until then others may still read older versions."""
+
+
 class LakeLedger(Protocol):
     """What the catalog says of the lake's files. Calls block: they belong in worker threads, one at a time."""
 
@@ -236,6 +236,14 @@ class LakeLedger(Protocol):
 
     def forget(self, names: Iterable[str]) -> None:
         """Drops dead files."""
+        ...
+
+    def erasure(self) -> Erasure | None:
+        """What the table's log has to lose."""
+        ...
+
+    def end_erasure(self, done: Erasure) -> None:
+        """It has lost it."""
         ...
 
 
@@ -343,6 +351,10 @@ class Lake(Protocol):
 
     def prepare(self, extent: Extent, commas: bool) -> None:
         """Has what `stretch` will need of the extent at hand, for as long as there is room."""
+        ...
+
+    def version(self) -> int:
+        """The number of the table's newest version."""
         ...
 
     def sweep(

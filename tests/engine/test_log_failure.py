@@ -8,8 +8,8 @@ import pytest
 from headwater.errors import LogUnavailable, Overloaded, StreamNotFound
 from headwater.model.commands import Append, Create, Delete, Durability
 from headwater.model.events import Appended, Deleted
-from headwater.world import BROKEN, LogFailure
 from headwater.model.timeline import RECORD_BYTES
+from headwater.world import BROKEN, LogFailure
 from tests.engine import KEY, STEP, Bench, Ear, Inbox
 
 

@@ -265,3 +265,23 @@ def test_many_threads_share_one_disk_cache(tmp_path: Path) -> None:
         assert list(pool.map(lambda key: ask(cache, remote, key), keys)) == [content(key, 0, 100) for key in keys]
     assert cache.bytes <= 1_000
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) == cache.bytes
+
+
+def test_all_parts_of_a_file_that_is_gone_are_dropped_and_no_others(tmp_path: Path) -> None:
+    cache = DiskCache(tmp_path, 1 << 20)
+    for key in ("data/a", "data/b"):
+        for start in (0, 10, 20):
+            cache.get(key, start, 3, lambda: b"abc")
+    cache.forget([])
+    assert len(list(tmp_path.iterdir())) == 6
+    again = DiskCache(tmp_path, 1 << 20)  # what an earlier process kept is known by its file too
+    again.forget(["data/a", "data/c"])
+    assert len(list(tmp_path.iterdir())) == 3 and again.bytes == 3 * 11
+    assert again.get("data/b", 10, 3, lambda: b"xyz") == b"abc"
+    assert again.get("data/a", 10, 3, lambda: b"xyz") == b"xyz"
+
+
+def test_what_an_older_version_kept_is_not_taken_over(tmp_path: Path) -> None:
+    (tmp_path / ("0" * 32)).write_bytes(b"nobody knows of which file this is")
+    assert DiskCache(tmp_path, 1 << 20).bytes == 0
+    assert list(tmp_path.iterdir()) == []

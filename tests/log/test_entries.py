@@ -163,3 +163,14 @@ def test_a_body_that_is_no_entry_is_named_as_such_with_its_position(kind: int, b
 def test_an_entry_of_a_kind_from_another_version_is_refused() -> None:
     with pytest.raises(BadEntry, match="unknown kind 77"):
         entries.decode(Frame(0, 10, 77, 0, memoryview(b"")))
+
+
+@pytest.mark.parametrize("sizes", [[5_000], [600] * 20, [100] * 100, [1, 20_000], [511] * 9, [2_000_000, 3] * 2])
+def test_records_that_are_not_joined_make_the_same_frame(sizes: list[int]) -> None:
+    brought = [bytes([65 + n % 26]) * size for n, size in enumerate(sizes)]
+    event = Appended(1, 7, 7 + sum(sizes), 2, 3, 4, brought, False, None, None)
+    parts: list[bytes] = []
+    size = entries.encode(event, 100, parts)
+    frame = frames.read_one(memoryview(b"".join(parts)), 0, 100)
+    assert frame is not None and frame.end == 100 + size
+    assert entries.decode(frame) == event

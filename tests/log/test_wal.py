@@ -135,6 +135,31 @@ def test_a_record_larger_than_a_log_file_gets_a_file_of_its_own(tmp_path: Path) 
     asyncio.run(body())
 
 
+def test_a_long_batch_is_written_in_pieces_that_make_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wal, "_JOIN_BYTES_MAX", 10_000)
+    lengths: list[int] = []
+    pwrite = os.pwrite
+
+    def watched(fd: int, data: bytes, offset: int) -> int:
+        if threading.current_thread().name == "wal-writer":
+            lengths.append(len(data))
+        return pwrite(fd, data, offset)
+
+    monkeypatch.setattr(wal.os, "pwrite", watched)
+    events = [appended(b"%d" % n * size) for n, size in enumerate([3_000, 20_000, 9_000, 5, 4_500, 10_000, 30_000, 1])]
+
+    async def body() -> None:
+        async with opened(tmp_path) as log:
+            await log.put(*events)
+        assert read_back(tmp_path) == events
+
+    asyncio.run(body())
+    assert len(lengths) > 5 and 0 not in lengths
+    assert all(length <= 10_000 or length in (20_000, 30_000) for length in lengths), lengths
+
+
 def test_a_log_that_ends_with_a_full_file_goes_on_in_a_new_one(tmp_path: Path) -> None:
     async def body() -> None:
         async with opened(tmp_path, 512) as log:
@@ -322,6 +347,48 @@ def test_trimming_never_takes_the_file_that_is_written_to(tmp_path: Path) -> Non
             await log.put(Touched(1, 5))
         assert len(log_files(tmp_path)) == 1
         assert read_back(tmp_path)[-1] == Touched(1, 5)
+
+    asyncio.run(body())
+
+
+def test_a_new_file_begins_when_asked_and_the_old_ones_can_be_seen_off_the_disk(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with opened(tmp_path) as log:
+            await log.put(appended(b"has to go"))
+            log.wal.add(appended(b"gathered only"), True)
+            base = log.wal.roll()
+            await log.until(lambda: log.wal.synced == log.wal.tail)
+            assert base < log.wal.tail
+            (tmp_path / "torn-00000000000000000007.bin").write_bytes(b"has to go")
+            left_behind = log_files(tmp_path)[0].read_bytes()
+            log.wal.trim(base)
+            (tmp_path / f"{0:020d}.wal").write_bytes(left_behind)  # as if its deletion had failed
+            await asyncio.wrap_future(log.wal.forget())
+            assert [int(path.stem) for path in log_files(tmp_path)] == [base]
+            assert not any(b"has to go" in path.read_bytes() for path in tmp_path.iterdir())
+            await log.put(Touched(1, 5))
+        assert read_back(tmp_path) == [Touched(1, 5)]
+
+    asyncio.run(body())
+
+
+def test_a_log_that_only_began_a_new_file_goes_on_from_there(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with opened(tmp_path) as log:
+            await log.put(appended(b"old"))
+            base = log.wal.roll()
+            again = log.wal.roll()
+            assert again > base
+            await log.until(lambda: log.wal.synced == log.wal.tail)
+            log.wal.trim(again)
+            await asyncio.wrap_future(log.wal.forget())
+            tail = log.wal.tail
+        async with opened(tmp_path) as log:
+            assert log.replayed == [] and (log.wal.head, log.wal.tail) == (again, tail)
+            await log.put(Touched(1, 6))
+        assert read_back(tmp_path) == [Touched(1, 6)]
+        with pytest.raises(OSError, match="closed"):
+            log.wal.forget().result()
 
     asyncio.run(body())
 

@@ -118,6 +118,12 @@ def test_a_count_that_is_too_great_is_noticed_long_before_the_end(monkeypatch: p
     assert made_count < 10_000 + 2 * json_slices.TOGETHER_MAX
 
 
+def test_half_of_a_surrogate_pair_is_called_by_its_name_in_a_long_body_too() -> None:
+    for element in (b'"\\ud800"', b'["\\ud800",' + b"1," * MIB + b"1]"):
+        with pytest.raises(BadBody, match="surrogate pair"):
+            json_mode.messages(b"[" + b"1," * 100_000 + element + b",2]")
+
+
 @pytest.mark.parametrize("cut", [0, 1, 2, 3])
 def test_utf8_is_checked_across_the_ends_of_pieces(cut: int) -> None:
     sign = "\U0001f30a".encode()

@@ -104,13 +104,13 @@ def test_a_stream_is_erased_with_a_receipt(spark: SparkSession, node: Node) -> N
         append(connection, SECRET, TEXT_OF_IT + b" is in memory alone\n")
     with pytest.raises(JobRefused, match="exists"):
         erased_stream(spark, node)
-    assert len(holders(table_files(node), TEXT_OF_IT)) == 5, "refused after something was changed"
+    assert len(holders(table_files(node), TEXT_OF_IT)) == 4, "refused after something was changed"
     receipt = erased_stream(spark, node, delete=True)
     model.pop(SECRET)
-    assert receipt["stream"] == SECRET and receipt["complete"] is True and receipt["deleted"] is True
+    assert receipt["complete"] is True and receipt["deleted"] is True and "stream-002" not in json.dumps(receipt)
     assert (receipt["rows_erased"], receipt["files_rewritten"]) == (9, 3)
-    # Two files held nothing else: no stream has records in them, and gc takes them as they are.
-    assert receipt["rows_waiting_for_gc"] == 13 and len(receipt["objects_waiting_for_gc"]) == 5
+    # One file held nothing else: no stream has records in it, and gc takes it as it is.
+    assert receipt["rows_waiting_for_gc"] == 12 and len(receipt["objects_waiting_for_gc"]) == 4
     assert holders(table_files(node), TEXT_OF_IT) == []
     assert node.request("GET", path_of(SECRET)).status == 404
     assert_reads(node, model)
@@ -230,7 +230,20 @@ def test_the_command_writes_the_receipt(node: Node, tmp_path: Path) -> None:
     place = tmp_path / "receipt.json"
     arguments = ("--url", node.url, "--master", "local[2]", "--stream", SECRET, "--delete", "--receipt", str(place))
     done = run_cli("pipeline", "run", "erase", *arguments)
-    assert json.loads(place.read_text())["stream"] == SECRET == done["stream"]
+    assert json.loads(place.read_text())["stream_hash"] == done["stream_hash"]
+    assert "stream-002" not in place.read_text() + json.dumps(done)
+    assert [line.partition(" ")[0] for line in done["not_reached"]] == [
+        "tables",
+        "streams",
+        "checkpoints",
+        "backups",
+        "older",
+        "what",
+    ]
+    check = ("pipeline", "run", "erase", "--url", node.url, "--check", str(place), "--stream")
+    assert run_cli(*check, SECRET) == {"matches": True}
+    assert run_cli(*check, "lake/stream-001", exit_code=1) == {"matches": False}
+    assert "stream-002" not in node.request("GET", path_of("_headwater/pipeline-runs")).body.decode()
     assert done["rows_erased"] == 6
     # The grace of FLAGS, and twice their interval: once to notice, once to find that the time is over.
     assert done["gone_by_ms"] - done["erased_ms"] == 60_000 + 2 * 600_000

@@ -280,7 +280,7 @@ def test_a_wrong_address_is_told_before_anything_runs(spark: SparkSession, tmp_p
         unused.bind((HOST, 0))
         nobody = Caller(f"http://{HOST}:{unused.getsockname()[1]}")
         with pytest.raises(Exception, match="no node answers at"):
-            to_streams(numbered(spark, 1), nobody)
+            to_streams(numbered(spark, 1), nobody, retry_s=1.0)
         with pytest.raises(Exception, match="no node answers at"):
             start(reading(spark, files_of(tmp_path / "in", batches=1)), nobody, tmp_path)
 
@@ -337,6 +337,9 @@ def test_a_spark_that_hides_its_batches_is_refused() -> None:
     from headwater.spark.sink import stream_writer
 
     schema = StructType().add("stream", StringType()).add("value", StringType())
+    for wrong in ("0", "-1", "soon", "1e9", "nan"):
+        with pytest.raises(Exception, match="retrySeconds is a number above 0, at most 86400"):
+            stream_writer(schema, False, {"url": "http://127.0.0.1:1", "retrySeconds": wrong})
     with pytest.raises(Exception, match="does not tell its tasks which batch they write"):
         stream_writer(schema, False, {"url": "http://127.0.0.1:1"}).write(iter([]))
 
@@ -353,6 +356,36 @@ def lasting(tmp_path: Path) -> Iterator[Node]:
         yield node
     finally:
         node.kill()
+
+
+def test_a_function_of_batches_waits_for_a_node_that_is_away_for_longer_than_a_moment(
+    spark: SparkSession, lasting: Node, tmp_path: Path
+) -> None:
+    from headwater.spark.node import Node as Caller
+    from headwater.spark.sink import REACH_S, to_streams
+
+    url = lasting.url
+    directory = files_of(tmp_path / "in", batches=3)
+    coming = threading.Timer(REACH_S + 2.0, lasting.start)
+    waited_s: list[float] = []
+
+    def write(frame: DataFrame, batch: int) -> None:
+        if batch == 1:
+            lasting.kill()
+            coming.start()
+        began_s = time.monotonic()
+        kinds = {"order_by": ["n"], "content_type": "application/json"}
+        node = Caller(url)  # its own patience is no matter here
+        to_streams(frame, node, producer_id="batches", epoch_base=batch, retry_s=120.0, **kinds)
+        waited_s.append(time.monotonic() - began_s)
+
+    writing = reading(spark, directory).writeStream.foreachBatch(write)
+    try:
+        finish(writing.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start())
+    finally:
+        coming.join()
+    assert len(waited_s) == 3 and waited_s[1] > REACH_S
+    assert found(lasting) == expected(3 * BATCH_ROWS)
 
 
 def test_a_node_that_is_killed_and_comes_back_has_every_row_once(spark: SparkSession, lasting: Node) -> None:

@@ -195,8 +195,117 @@ def test_no_request_of_the_sink_brings_more_rows_than_a_node_takes_by_default(bu
 
 
 def test_a_record_that_no_request_can_carry_is_told(running: Node) -> None:
-    with pytest.raises(SinkFailed, match="a chunk of 100000 bytes, for 'long/b': raise its body_bytes_max"):
-        sender(running.url, "p").send([chunk("long/b", 0, b"x" * 100_000)])
+    told = r"no record of 100000 bytes, for 'long/b' \(.*413 body_too_large: .*65536 bytes.*\): raise its body_bytes"
+    for others in ((), (b"short",)):
+        with pytest.raises(SinkFailed, match=told):
+            sender(running.url, "p").send([chunk("long/b", 0, b"x" * 100_000, *others)])
+
+
+def test_the_answer_to_a_body_that_is_far_too_long_is_read(running: Node) -> None:
+    """More than the sockets on both sides hold: sending it fails, or the node reads to its end."""
+    with pytest.raises(SinkFailed, match="413 body_too_large"):
+        sender(running.url, "p").send([chunk("long/c", 0, b"x" * (32 << 20))])
+
+
+# ---- chunks that no request can carry ----------------------------------------------------------------------------
+
+
+LIMITS = (64, 256)
+"""KiB of a body: a chunk goes record by record with one, and whole with the other."""
+CUTS = (*range(12), 1_000)
+
+
+def wide(stream: str, seq: int, count: int = 9) -> Chunk:
+    return chunk(stream, seq, *(f"{stream} {seq}.{n} ".encode().ljust(20_000, b".") + b"\n" for n in range(count)))
+
+
+def batch(cut: int) -> list[Chunk]:
+    a, b = f"wide-{cut}/a", f"wide-{cut}/b"
+    return [wide(a, 0), wide(a, 1, 2), wide(a, 2), wide(b, 0)]
+
+
+def written(node: Node, stream: str) -> list[str]:
+    body = node.request("GET", f"/v1/stream/{stream}").body
+    return [line.split()[1].decode() for line in body.splitlines()]
+
+
+def assert_whole(node: Node, chunks: list[Chunk]) -> None:
+    for stream in {one.stream for one in chunks}:
+        sent = [record.split()[1].decode() for one in chunks if one.stream == stream for record in one.records]
+        assert written(node, stream) == sent
+
+
+@pytest.mark.parametrize("first", LIMITS)
+@pytest.mark.parametrize("then", LIMITS)
+def test_a_batch_cut_off_anywhere_is_whole_after_its_repetition_whatever_the_node_takes_then(
+    tmp_path: Path, first: int, then: int
+) -> None:
+    with Node.started(tmp_path, flags=["--body-bytes-max", f"{first}KiB"]) as node:
+        whole = 0
+        for cut in CUTS:
+            try:
+                Sender(CutOff(node.url, cut), Identity(f"p{cut}", 7), True, 20.0).send(batch(cut))
+            except Gone:
+                continue
+            assert_whole(node, batch(cut))
+            whole += 1
+        assert 0 < whole < len(CUTS), "some were cut off, and some not"
+    with Node.started(tmp_path, flags=["--body-bytes-max", f"{then}KiB"]) as node:
+        for cut in CUTS:
+            again, last = sender(node.url, f"p{cut}", 7), sender(node.url, f"p{cut}", 7)
+            again.send(batch(cut))
+            assert (again.chunks, again.rows) == (4, 29)
+            assert_whole(node, batch(cut))
+            last.send(batch(cut))
+            assert (last.chunks_known, last.rows_known) == (4, 29)
+            assert_whole(node, batch(cut))
+            sender(node.url, f"p{cut}", 8).send([chunk(f"wide-{cut}/b", 0, b"the next\n")])
+            assert written(node, f"wide-{cut}/b")[9:] == ["next"]
+
+
+class Gone(Exception):
+    pass
+
+
+class CutOff(Caller):
+    """Ends after so many calls: with the answer of the last one lost."""
+
+    def __init__(self, url: str, calls: int) -> None:
+        super().__init__(url, None, 20.0)
+        self._left = calls
+
+    def call(self, *arguments: Any, **options: Any) -> Any:
+        if self._left < 0:
+            raise Gone
+        self._left -= 1
+        answer = super().call(*arguments, **options)
+        if self._left < 0:
+            raise Gone
+        return answer
+
+
+def test_streams_that_wait_for_one_another_keep_their_numbers(busy: tuple[str, type[Busy]]) -> None:
+    """Two streams take turns: the records of one that were sent by themselves are counted for it alone."""
+    url, handler = busy
+    taken, large = {"status": 200}, fault(413, "too_many_records")
+    handler.answers = [
+        [large, fault(409, "producer_seq_conflict"), large],  # a 0, a 1, b 0
+        [fault(400, "epoch_starts_at_zero")],  # a 0 is not there
+        [taken],  # a 0, first record
+        [taken],  # a 0, last record
+        [fault(400, "epoch_starts_at_zero")],  # b 0 is not there
+        [taken],
+        [taken],
+        [large],  # a 1
+        [fault(409, "producer_seq_conflict") | {"producer_expected_seq": "1"}],
+        [taken],
+        [taken],
+    ]
+    sending = sender(url, "p")
+    sending.send([chunk("a", 0, b"1", b"2"), chunk("a", 1, b"3", b"4"), chunk("b", 0, b"5", b"6")])
+    far = (1 << 53) - 1
+    assert handler.seen == [[0, 1, 0], [far], [0], [0], [far], [0], [0], [1], [far], [1], [1]]
+    assert (sending.chunks, sending.rows, sending.rows_known) == (3, 6, 0)
 
 
 def test_an_older_epoch_is_told_as_a_zombie(running: Node) -> None:
@@ -258,7 +367,18 @@ class Busy(BaseHTTPRequestHandler):
     answers: list[list[dict[str, Any]]]
     seen: list[list[int]]
 
+    def do_GET(self) -> None:
+        self.send_error(404)
+
+    def do_PUT(self) -> None:
+        self.send_response(201)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
     def do_POST(self) -> None:
+        if "sink-splits" in self.path:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            return self.do_PUT()
         entries = msgspec.msgpack.decode(self.rfile.read(int(self.headers["Content-Length"])))
         self.seen.append([entry["producer_seq"] for entry in entries])
         body = json.dumps(self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]).encode()
@@ -266,6 +386,7 @@ class Busy(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+        return None
 
     def log_message(self, format: str, *args: Any) -> None:
         pass

@@ -38,9 +38,10 @@ def test_a_table_is_derived_and_its_streams_are_folded_from_the_command_line(nod
     where = ("--url", node.url, "--master", "local[2]")
     (tmp_path / "schema.ddl").write_text("id INT, n BIGINT\n")
     derived = headwater(tmp_path, "derive", "events", "--bucket", "runs", "--schema", "@schema.ddl", *where)
-    assert derived.returncode == 0, derived.stderr
+    assert derived.returncode == 1, "a record that does not fit is for somebody to look at"
     told = json.loads(derived.stdout)
-    assert (told["job"], told["outcome"], told["rows"], told["quarantined"]) == ("derive", "done", 10, 1)
+    assert (told["job"], told["outcome"], told["rows"], told["quarantined"]) == ("derive", "findings", 10, 1)
+    assert told["inputs"]["source"] == {"bucket": "runs"} and told["inputs"]["url"] == node.url
     assert sorted(pl.read_delta(str(tmp_path / "events"))["n"]) == list(range(10))
 
     (tmp_path / "mine.py").write_text("def total(previous, records):\n    return {'records': len(records)}\n")
@@ -52,7 +53,25 @@ def test_a_table_is_derived_and_its_streams_are_folded_from_the_command_line(nod
     runs = subprocess.run(
         [sys.executable, "-m", "headwater", "pipeline", "status", "--url", node.url], capture_output=True, text=True
     )
-    assert [json.loads(line)["job"] for line in runs.stdout.splitlines()] == ["derive", "fold"]
+    told = [json.loads(line) for line in runs.stdout.splitlines()]
+    assert [(one["job"], one["outcome"]) for one in told] == [("derive", "findings"), ("fold", "done")]
+
+
+def test_what_no_stream_goes_by_is_told_and_can_be_a_failure(node: Node, tmp_path: Path) -> None:
+    body = b'[{"n": 1}, "not an object"]'
+    assert node.request("PUT", "/v1/stream/runs/a", JSON, body).status == 201
+    where = ("--url", node.url, "--master", "local[2]")
+    derive = ("derive", "events", "--schema", "n BIGINT", "--quarantined-max", "50%")
+    there = headwater(tmp_path, *derive, "--bucket", "runs", "--require-match", *where)
+    assert there.returncode == 0 and json.loads(there.stdout)["quarantined"] == 1, there.stderr
+    route = ("route", "--bucket", "runz", "--target", "'copy/all'", "--checkpoint", str(tmp_path / "route"))
+    nowhere = headwater(tmp_path, *route, *where)
+    assert nowhere.returncode == 0, nowhere.stderr
+    complaint = f"there is no stream in bucket runz on {node.url}"
+    assert json.loads(nowhere.stdout)["warnings"] == [complaint]
+    assert f"warning: {complaint}" in nowhere.stderr
+    refused = headwater(tmp_path, *route, "--require-match", *where)
+    assert refused.returncode == 1 and f"error: {complaint}" in refused.stderr
 
 
 @pytest.mark.parametrize(

@@ -146,6 +146,42 @@ class Cluster:
             )
 
 
+@contextmanager
+def connect_server(directory: Path) -> Iterator[str]:
+    """The address of a real Spark Connect server, a process of its own with its own working directory."""
+    import pyspark
+
+    port = _free_port()
+    settings = {
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": str(port),
+        "spark.ui.enabled": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.local.dir": str(directory),
+        "spark.sql.warehouse.dir": str(directory / "warehouse"),
+        "spark.driver.extraJavaOptions": f"{JAVA_QUICK} -Dderby.system.home={directory}",
+    }
+    command = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--master", "local[2]"]
+    command += ["--driver-memory", "1g", "--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
+    command += [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
+    # The class is in Spark's own jars, so no application is named.
+    env = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
+    log = directory / "connect.log"
+    with log.open("wb") as out:
+        server = subprocess.Popen(
+            [*command, "spark-internal"], env=env, cwd=directory, stdout=out, stderr=out, start_new_session=True
+        )
+    try:
+        deadline_s = time.monotonic() + READY_S_MAX
+        while "Spark Connect server started" not in log.read_text():
+            if server.poll() is not None or time.monotonic() > deadline_s:
+                raise TimeoutError(f"the Spark Connect server did not start:\n{log.read_text()[-2_000:]}")
+            time.sleep(0.2)
+        yield f"sc://127.0.0.1:{port}"
+    finally:
+        _end(server, signal.SIGKILL)
+
+
 def _end(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
     with suppress(ProcessLookupError):
         os.killpg(process.pid, number)

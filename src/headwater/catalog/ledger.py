@@ -1,7 +1,8 @@
 """The catalog as the lake's upkeep and `headwater lake` see it: which files live, which snapshots are meant.
 
 Owns a connection of its own, so that long looks from worker threads hold up neither checkpoints nor the event loop.
-Never writes anything but what gc keeps about a file (since when it is dead, that it is gone) and a swap's new extents.
+Never writes anything but what gc keeps about a file (since when it is dead, that it is gone), a swap's new extents, and
+how much of the table's log an erasure wants gone.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from urllib.parse import quote
 
 import msgspec
 
-from headwater.catalog.sqlite import BUSY_S_MAX, FORMAT, CatalogMismatch
+from headwater.catalog.sqlite import BUSY_S_MAX, FORMAT, CatalogMismatch, prepare
 from headwater.model.extents import Extent
 from headwater.model.row import StreamRow
-from headwater.world import Standing
+from headwater.world import Erasure, Standing
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(StreamRow).decode
@@ -32,7 +33,8 @@ class Ledger:
         found = dict(self._db.execute("select name, value from meta"))
         if found.get("format", FORMAT) != FORMAT:
             raise CatalogMismatch(path, found["format"])
-        self._db.execute("pragma synchronous = full")
+        if not read_only:
+            prepare(self._db)
 
     def position(self) -> int:
         found = self._db.execute("select value from meta where name = 'position'").fetchone()
@@ -128,6 +130,28 @@ class Ledger:
                 " and not exists (select 1 from extents where extents.file = files.id)",
                 [(name,) for name in names],
             )
+
+    # ---- erasures ------------------------------------------------------------------------------------------------
+
+    def erasure(self) -> Erasure | None:
+        """What the table's log has to lose; None when nothing."""
+        found = dict(self._db.execute("select name, value from meta where name in ('erased_version', 'erased_ms')"))
+        return Erasure(found["erased_version"], found["erased_ms"]) if len(found) == 2 else None
+
+    def ask_erasure(self, wanted: Erasure) -> None:
+        """The newest one asks for all that earlier ones did, so it is the only one kept."""
+        with self._db as db:
+            db.executemany(
+                "insert into meta (name, value) values (?, ?) on conflict (name) do update set value = excluded.value",
+                [("erased_version", wanted.version), ("erased_ms", wanted.at_ms)],
+            )
+
+    def end_erasure(self, done: Erasure) -> None:
+        """Forgets it, unless another one was asked for meanwhile."""
+        with self._db as db:
+            db.execute("begin immediate")
+            if self.erasure() == done:
+                db.execute("delete from meta where name in ('erased_version', 'erased_ms')")
 
     # ---- swaps --------------------------------------------------------------------------------------------------
 

@@ -17,7 +17,8 @@ Owns the schema and its transactions. Never decides what is written when: checkp
                               what the log has gone through, in the order of rows (see model/lineage.py)
     things(domain, name, row) state beside the streams; each domain knows its own rows
     meta(name, value)         position, log_floor, next_sid, format; swaps: how many there were; table_behind: 1 while
-                              the lake's table may not show the last of them
+                              the lake's table may not show the last of them; erased_version, erased_ms: the table's log
+                              has to lose what is older than that version, a grace period after that moment
 
 Two connections: the event loop reads through one, the checkpoint thread writes through the other. In WAL mode neither
 waits for the other. A point read costs about 15 µs whatever the number of streams.
@@ -154,7 +155,7 @@ class SqliteCatalog:
             yield self._writer
             return
         with closing(sqlite3.connect(self._path, timeout=BUSY_S_MAX)) as db:
-            db.execute("pragma synchronous = full")
+            prepare(db)
             yield db
 
     def due(self, now_ms: int, count_max: int) -> list[str]:
@@ -267,7 +268,14 @@ def _connect(path: Path | None) -> sqlite3.Connection:
     # An empty name is SQLite's own temporary file, gone with its connection.
     db = sqlite3.connect(path or "", check_same_thread=False, cached_statements=64)
     db.execute("pragma journal_mode = wal")
+    prepare(db)
+    return db
+
+
+def prepare(db: sqlite3.Connection) -> None:
+    """What every connection that writes has in common."""
     # The log is what is durable; a checkpoint that a power cut undoes is simply replayed. But the log is trimmed on
     # the strength of a checkpoint, so its commit has to reach the disk.
     db.execute("pragma synchronous = full")
-    return db
+    # Zeros where a row was: the name of a stream that is gone must not stay in a free part of the file.
+    db.execute("pragma secure_delete = on")

@@ -138,23 +138,37 @@ def gc(
             def leave_table(names: list[str]) -> None:
                 open_table(store).commit([], names, now_ms)
 
+            def cut_log(below: int) -> None:
+                open_table(store).cut_log(below)
+
             if not dry_run:
                 stopped.follow(DeltaLake(store, 1 << 20, SystemClock(), SystemRng()))
             listing = collector.survey(store, 0, committed, now_ms - grace, _go_on)
             plan = collector.plan(listing, 0, stopped.ledger, stopped.pending(), now_ms - grace, _go_on)
             if not dry_run:
-                collector.carry_out(plan, store, leave_table, stopped.ledger, now_ms, _go_on)
+                collector.carry_out(plan, store, leave_table, cut_log, stopped.ledger, now_ms, _go_on)
+                _forget_parts(Path(settings.data) / "cache", [*plan.dead, *(stored.key for stored in plan.orphans)])
         rows = [("leaves the table", name, "") for name in plan.leaving]
         rows += [("grace period begins", name, "") for name in plan.dying if name not in plan.leaving]
         rows += [("dead file", name, "") for name in plan.dead]
         for what, objects in (("orphan", plan.orphans), ("snapshot", plan.snapshots), ("leftover", plan.leftovers)):
             rows += [(what, stored.key, str(stored.size_bytes)) for stored in objects]
+        if plan.erasure is not None:
+            rows.append(("log of the table", f"before version {plan.erasure.version}", ""))
         if as_json:
             shown = [{"what": what, "name": name, "bytes": int(size) if size else None} for what, name, size in rows]
             typer.echo(json.dumps({"dry_run": dry_run, "removed": shown}))
             return
         _show(("what", "name", "bytes"), rows)
         typer.echo(f"{len(rows)} {'would go' if dry_run else 'done'}", err=True)
+
+
+def _forget_parts(cache: Path, gone: list[str]) -> None:
+    """What the node keeps at hand of files that are gone goes too."""
+    from headwater.lake.cache import DiskCache
+
+    if cache.is_dir():
+        DiskCache(cache, 1 << 62).forget(gone)
 
 
 def _go_on() -> None:

@@ -18,8 +18,8 @@ import msgspec
 from headwater import errors
 from headwater.cluster.framing import BadAnswer, ResponseFraming
 from headwater.cluster.members import Members
+from headwater.engine.questions import Answer
 from headwater.errors import Failure, MemberUnavailable, OutcomeUnknown
-from headwater.world import Answer
 
 PREFIX = "/__headwater/members"
 IDLE_CONNECTIONS_MAX = 8
@@ -30,7 +30,7 @@ _decode = msgspec.msgpack.decode
 
 
 class Calls:
-    """What this process can be asked, and the way to ask the others. See `world.Questions`."""
+    """What this process can be asked, and the way to ask the others. See `engine.questions`."""
 
     def __init__(self, members: Members) -> None:
         self._members = members

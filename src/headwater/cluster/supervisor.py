@@ -15,7 +15,6 @@ import os
 import shutil
 import signal
 import socket
-import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
@@ -144,9 +143,10 @@ class Worker:
         return None if self._process is None else self._process.pid
 
 
-async def supervise(orders: Sequence[Order], fds: Sequence[int], grace_s: float, ready: str) -> int:
-    """Runs the workers until SIGTERM or SIGINT; returns the exit code. Prints `ready` once all of them are."""
-    command = (sys.executable, "-m", "headwater.cluster.worker")
+async def supervise(
+    orders: Sequence[Order], command: Sequence[str], fds: Sequence[int], grace_s: float, ready: str
+) -> int:
+    """Runs `command` for each order until SIGTERM or SIGINT; returns the exit code. Prints `ready` once all are."""
     workers = [Worker(order, fds, command) for order in orders]
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()

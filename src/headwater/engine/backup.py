@@ -15,7 +15,8 @@ from __future__ import annotations
 import asyncio
 import shutil
 import sqlite3
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
@@ -82,6 +83,16 @@ class Backups:
     def held(self) -> bool:
         """True while nothing that is in the object store may be deleted."""
         return bool(self._holds) or self._taking_count > 0
+
+    @property
+    def holds_count(self) -> int:
+        return len(self._holds)
+
+    @asynccontextmanager
+    async def paused(self) -> AsyncIterator[None]:
+        """While inside, no copy is being made; one that is waits until the end."""
+        async with self._lock:
+            yield
 
     def find(self, name: str) -> Hold | None:
         """The hold of that id, renewed; None when there is none, or none any more."""

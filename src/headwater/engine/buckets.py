@@ -23,11 +23,11 @@ from contextlib import asynccontextmanager
 
 from headwater.engine.engine import Engine
 from headwater.engine.listing import Listed, Page, page
+from headwater.engine.questions import Questions
 from headwater.engine.signal import Signal
 from headwater.errors import BucketNotFound, Failure
 from headwater.model.commands import CreateBucket, DeleteBucket
 from headwater.model.names import DEFAULT_BUCKET
-from headwater.world import Questions
 
 DIRECTORY = 0
 """The group that buckets are made in."""

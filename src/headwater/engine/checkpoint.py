@@ -24,17 +24,17 @@ ROUNDS_MAX = 8
 """How often changed rows are captured again before the rest is captured at once, however much that is."""
 
 
-async def checkpoint(group: Group) -> int:
+async def checkpoint(group: Group, always: bool = False) -> int:
     """Writes what changed since the last checkpoint; returns how many rows that were. Cost grows with those.
 
     Whoever asks, they are taken one at a time. On an exception the changes stay marked and the next one tries them
-    again.
+    again. With `always` the log is trimmed also when nothing changed: it may have begun a new file since.
     """
     async with group.shelf.checkpointing:
-        return await write_out(group)
+        return await write_out(group, always)
 
 
-async def write_out(group: Group) -> int:
+async def write_out(group: Group, always: bool = False) -> int:
     """The checkpoint itself, for whoever holds `shelf.checkpointing` and wants to go on while no other is taken."""
     shelf = group.shelf
     captured = shelf.capturing = {}
@@ -71,7 +71,7 @@ async def write_out(group: Group) -> int:
             reads,
         )
         count = len(change.rows) + len(change.gone) + len(change.buckets) + len(change.things)
-        if not (count or extents or files or cuts or reads):
+        if not (count or extents or files or cuts or reads or always):
             return 0
         signal = Signal()
         group.barrier(signal)

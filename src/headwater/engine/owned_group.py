@@ -14,6 +14,7 @@ import msgspec
 from headwater.engine.backup import Backups
 from headwater.engine.by_id import ById
 from headwater.engine.cold import Reads
+from headwater.engine.erasure import Eraser
 from headwater.engine.flush import Flusher
 from headwater.engine.group import Group
 from headwater.engine.recovery import begin_incarnation, recover
@@ -71,6 +72,7 @@ class OwnedGroup:
     ) -> None:
         """`report` is told what went wrong with what."""
         self.group = group
+        self.log = log
         self.files = files
         self._rng = rng
         self._report = report
@@ -152,6 +154,12 @@ class OwnedGroup:
         self.reads.close()
         self.group.log.close()
         self.group.catalog.close()
+
+    def eraser(self, lake: Lake, scrub: Callable[[str], bool]) -> Eraser | None:
+        """`scrub` has a name leave the catalog's file. None for a node that keeps nothing."""
+        if self.log is None or self.flusher is None or self.backups is None or self.files is None:
+            return None
+        return Eraser(self.group, self.log, self.flusher, lake, self.backups, self.files.open, scrub)
 
     def failures(self) -> dict[str, str | None]:
         """What is wrong with what; None where nothing is."""

@@ -1,17 +1,31 @@
-"""Questions of a node with one process: asking is a plain call.
+"""Questions that concern groups which several processes may serve: asked of each, answered over its own groups.
 
-Owns the answers of this process. Never sends anything.
+Owns what asking means, and the way of a node with one process: a plain call. Never sends anything itself.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
 
-from headwater.world import Answer
+Answer = Callable[..., Awaitable[Any]]
+"""Answers a question over the groups of this process. Arguments and answer are what msgpack knows."""
+
+
+class Questions(Protocol):
+    def register(self, name: str, answer: Answer) -> None: ...
+
+    async def ask_owner(self, group: int, name: str, *arguments: Any, into: Any = Any) -> Any:
+        """The answer of the process that serves a group. Raises its refusal, or that it cannot be reached."""
+        ...
+
+    async def ask_all(self, name: str, *arguments: Any, into: Any = Any) -> list[Any]:
+        """Every process's answer, in their order. Raises the first refusal."""
+        ...
 
 
 class LocalQuestions:
-    """See `world.Questions`."""
+    """Questions of a node with one process."""
 
     def __init__(self) -> None:
         self._answers: dict[str, Answer] = {}

@@ -7,10 +7,11 @@ forgets or finds damaged is fetched again.
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar
@@ -95,12 +96,13 @@ class MemoryCache:
 
 
 _CHECK_BYTES = 8
+_NAME = re.compile("[0-9a-f]{16}-[0-9a-f]{32}")
 
 
 class DiskCache:
     """Ranges of remote files as local ones, `bytes_max` in all; least recently used goes first.
 
-        <directory>/<xxh3-128 of key, start and length>    xxh3-64 of the bytes | the bytes
+        <directory>/<xxh3-64 of key>-<xxh3-128 of key, start and length>    xxh3-64 of the bytes | the bytes
 
     Nothing is synced and nothing must last: a file that a crash left torn fails its checksum and is fetched again.
     The directory belongs to one process; what lies there from an earlier one is taken over, oldest first. Raises
@@ -117,9 +119,11 @@ class DiskCache:
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
             for path in self._directory.iterdir():
-                if path.suffix == ".tmp":
+                if not path.is_file():
+                    continue
+                if not _NAME.fullmatch(path.name):  # a write that was cut off, or a name that tells of no file
                     path.unlink(missing_ok=True)
-                elif path.is_file():
+                else:
                     status = path.stat()
                     found.append((status.st_mtime_ns, path.name, status.st_size))
         except OSError as error:
@@ -151,6 +155,15 @@ class DiskCache:
         """Forgets bytes that were damaged before they came here: their checksum cannot tell."""
         with self._lock:
             self._drop(_name(key, start, length))
+
+    def forget(self, keys: Iterable[str]) -> None:
+        """Drops all parts of the files. Looks at every name that is kept."""
+        gone = {_prefix(key) for key in keys}
+        if not gone:
+            return
+        with self._lock:
+            for name in [name for name in self._sizes if name.partition("-")[0] in gone]:
+                self._drop(name)
 
     def _read(self, name: str, length: int | None) -> Data | None:
         try:
@@ -198,4 +211,9 @@ class DiskCache:
 
 
 def _name(key: str, start: int, length: int | None) -> str:
-    return xxhash.xxh3_128_hexdigest(f"{key}\0{start}\0{length}".encode())
+    part = xxhash.xxh3_128_hexdigest(f"{key}\0{start}\0{length}".encode())
+    return f"{_prefix(key)}-{part}"
+
+
+def _prefix(key: str) -> str:
+    return xxhash.xxh3_64_hexdigest(key.encode())

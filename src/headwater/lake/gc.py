@@ -4,6 +4,7 @@ Owns which, and the order in which they go. Never rewrites a file: one that is d
 
     list store and table -> ask what is logged but not in the catalog yet -> look into the catalog -> plan
     -> table forgets dead files -> catalog notes since when -> (grace) -> object deleted -> catalog forgets
+    -> the table's log loses what an erasure asked for, a grace period ago
 
 A crash between any two steps leaves something for the next run and never an extent without its file. Things are listed
 before it is asked what is known of them, so whatever was finished in between is known; what is younger than the grace
@@ -20,7 +21,7 @@ import msgspec
 
 from headwater.lake.names import SNAPSHOTS, data_prefix, snapshot_owner
 from headwater.lake.store import ObjectStore, Stored
-from headwater.world import LakeLedger, Pending, Swept
+from headwater.world import Erasure, LakeLedger, Pending, Swept
 
 _SLICE_COUNT = 256
 _BREATH_S = 0.000_05
@@ -50,6 +51,8 @@ class Plan(msgspec.Struct, frozen=True):
     """Objects that are in neither table nor catalog."""
     snapshots: list[Stored]
     leftovers: list[Stored]
+    erasure: Erasure | None = None
+    """One whose grace period is over."""
 
 
 def survey(
@@ -91,6 +94,7 @@ def plan(listing: Listing, group: int, ledger: LakeLedger, pending: Pending, bef
     stray = {path for path in ours if path not in known and path not in pending.files and table[path] <= before_ms}
     leaving = (unused & ours) | stray
     noted = {name: dead_ms for name in unused if (dead_ms := known.get(name)) is not None}
+    erasure = ledger.erasure()
     return Plan(
         sorted(leaving),
         sorted(leaving | (unused - noted.keys())),
@@ -102,6 +106,7 @@ def plan(listing: Listing, group: int, ledger: LakeLedger, pending: Pending, bef
         ],
         [stored for stored in _breathing(listing.snapshots, check) if not _meant(stored.key, ledger, pending)],
         listing.leftovers,
+        erasure if erasure is not None and erasure.at_ms <= before_ms else None,
     )
 
 
@@ -123,6 +128,7 @@ def carry_out(
     chosen: Plan,
     store: ObjectStore,
     leave_table: Callable[[list[str]], None],
+    cut_log: Callable[[int], None],
     ledger: LakeLedger,
     now_ms: int,
     check: Check,
@@ -142,6 +148,10 @@ def carry_out(
         check()
         store.delete(stored.key)
         size += stored.size_bytes
+    if chosen.erasure is not None:
+        check()
+        cut_log(chosen.erasure.version)
+        ledger.end_erasure(chosen.erasure)
     return swept(chosen, size)
 
 

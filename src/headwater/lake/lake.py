@@ -62,6 +62,7 @@ class DeltaLake:
         self._lock = threading.Lock()
         self._table: Table | None = None
         self._reader: Reader | None = None
+        self._gone_before: list[str] = []
 
     def settle(self, runs: list[Run], group: int) -> tuple[str, list[Extent]]:
         from headwater.lake.writer import build
@@ -120,6 +121,9 @@ class DeltaLake:
         except CommitConflict as conflict:
             raise BlobsUnavailable(f"another one changed the table: {conflict}") from conflict
 
+    def version(self) -> int:
+        return _translated(lambda: self._opened().newest())
+
     def files(self) -> dict[str, FileInfo]:
         """What the table says of each of its files."""
         return _translated(lambda: self._opened().files())
@@ -171,17 +175,28 @@ class DeltaLake:
         def leave_table(paths: list[str]) -> None:
             self._opened().commit([], paths, self._clock.now_ms())
 
+        def cut_log(below: int) -> None:
+            self._opened().cut_log(below)
+
         def run() -> Swept:
             now_ms = self._clock.now_ms()
             listing = gc.survey(self._store, group, committed, now_ms - grace_ms, check)
             chosen = gc.plan(listing, group, ledger, pending(), now_ms - grace_ms, check)
-            done = gc.carry_out(chosen, self._store, leave_table, ledger, now_ms, check)
-            if self._reader is not None:
-                for path in chosen.dead:
-                    self._reader.forget(path)
+            done = gc.carry_out(chosen, self._store, leave_table, cut_log, ledger, now_ms, check)
+            self._forget([*chosen.dead, *(stored.key for stored in chosen.orphans)])
             return done
 
         return _translated(run)
+
+    def _forget(self, gone: list[str]) -> None:
+        """Drops what is kept of files that are gone. A read that had begun before may keep a part of one afterwards:
+        what went the last time is dropped again."""
+        if self._reader is not None:
+            for path in gone:
+                self._reader.forget(path)
+        if self._disk is not None:
+            self._disk.forget({*gone, *self._gone_before})
+            self._gone_before = gone
 
     def _opened(self) -> Table:
         with self._lock:

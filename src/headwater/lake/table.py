@@ -81,6 +81,14 @@ class Table(Protocol):
         """Those of the paths that are in the newest version."""
         ...
 
+    def newest(self) -> int:
+        """The number of the newest version."""
+        ...
+
+    def cut_log(self, below: int) -> None:
+        """On return the log holds nothing of versions before that one, nor of commits that were never made."""
+        ...
+
 
 def open_table(store: ObjectStore) -> Table:
     return MemoryTable() if isinstance(store, MemoryStore) else LakeTable(store)
@@ -158,6 +166,16 @@ class LakeTable:
         with self._lock:
             self._attempting(self._refresh)
             self._attempting(self._checkpoint)
+
+    def newest(self) -> int:
+        with self._lock:
+            self._attempting(self._refresh)
+            return self._table.version()
+
+    def cut_log(self, below: int) -> None:
+        with self._lock:
+            self._attempting(self._refresh)
+            self._attempting(lambda: self._cut_log(min(below, self._table.version())))
 
     # ---- committing ---------------------------------------------------------------------------------------------
 
@@ -245,6 +263,16 @@ class LakeTable:
         self._reopen()
         self._table.cleanup_metadata()
 
+    def _cut_log(self, below: int) -> None:
+        old = sorted(stored.key for stored in self._store.list(LOG) if _version(stored.key) < below)
+        if not old:
+            return
+        # What goes is needed by whoever has no checkpoint: one of the newest version is there, and durable, first.
+        self._checkpoint()
+        for key in old:
+            self._store.delete(key)
+        self._reopen()
+
     def _reopen(self) -> None:
         self._table = self._open()
         self._opened_at = self._table.version()
@@ -320,7 +348,17 @@ class LakeTable:
         return self._store.explain(error) or LakeDamaged(LOG, str(error).partition("\n")[0])
 
 
+_NEWEST = 1 << 62
 _LISTED = ("path", "size_bytes", "modification_time", "num_records", "min.group", "min.position", "max.position")
+
+
+def _version(key: str) -> int:
+    """Which version a file of the log tells of: -1 for a commit under way, which may have ended in the middle."""
+    name = key.rpartition("/")[2]
+    digits = name.partition(".")[0]
+    if len(digits) == 20 and digits.isascii() and digits.isdigit():
+        return int(digits)
+    return -1 if name.startswith("_commit_") else _NEWEST
 
 
 def _torn(commit: bytes) -> bool:
@@ -379,6 +417,12 @@ class MemoryTable:
     def contains(self, paths: Iterable[str]) -> set[str]:
         with self._lock:
             return {path for path in paths if path in self._files}
+
+    def newest(self) -> int:
+        return self._version
+
+    def cut_log(self, below: int) -> None:
+        """There is none."""
 
 
 def _info(file: NewFile, now_ms: int) -> FileInfo:

@@ -30,6 +30,8 @@ _BODY = Struct("<QQQQQII")
 _BODY_SIZE = _BODY.size
 _LARGE_BYTES = 4096
 """From here on the payload is hashed apart instead of copied behind its header (a copy of 4 KiB costs 0.2 µs)."""
+_APART_BYTES = 512
+"""Records that are as long as this on average are not joined: to hash one apart costs 0.1 µs, to copy 60 MiB 75 ms."""
 
 _pack = msgspec.msgpack.Encoder().encode
 _unpack_cold = msgspec.msgpack.Decoder(ColdEvent).decode
@@ -59,13 +61,10 @@ def encode(event: Event, position: int, parts: list[bytes]) -> int:
     elif event.stream_seq is not None:
         extras = _pack((None, 0, 0, event.stream_seq, 0))
     prefix = extras
-    if count == 1:
-        payload = records[0]
-    else:
-        payload = b"".join(records)
-        if count:
-            prefix = Struct(f"<{count}I").pack(*map(len, records)) + extras
-    size = OVERHEAD + _BODY_SIZE + len(prefix) + len(payload)
+    payload_bytes = event.end - event.start
+    if count > 1:
+        prefix = Struct(f"<{count}I").pack(*map(len, records)) + extras
+    size = OVERHEAD + _BODY_SIZE + len(prefix) + payload_bytes
     head = _HEAD.pack(
         size,
         KIND_APPENDED,
@@ -82,16 +81,19 @@ def encode(event: Event, position: int, parts: list[bytes]) -> int:
     )
     if prefix:
         head += prefix
-    if len(payload) < _LARGE_BYTES:
-        frame = head + payload
+    if payload_bytes < _LARGE_BYTES:
+        frame = head + (records[0] if count == 1 else b"".join(records))
         parts.append(frame)
         parts.append(CHECKSUM.pack(xxh3_64_intdigest(frame)))
-    else:
-        digest = xxh3_64(head)
-        digest.update(payload)
-        parts.append(head)
-        parts.append(payload)
-        parts.append(CHECKSUM.pack(digest.intdigest()))
+        return size
+    if payload_bytes < count * _APART_BYTES:
+        records = [b"".join(records)]
+    digest = xxh3_64(head)
+    for record in records:
+        digest.update(record)
+    parts.append(head)
+    parts += records
+    parts.append(CHECKSUM.pack(digest.intdigest()))
     return size
 
 

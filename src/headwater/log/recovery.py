@@ -14,6 +14,7 @@ from headwater.log import frames
 from headwater.log.frames import Frame
 
 TORN_KEPT_BYTES_MAX = 64 << 20
+TORN = "torn-"
 
 
 class LogCorrupt(Exception):
@@ -71,7 +72,7 @@ class LogFile:
             self._cut(rest)
 
     def _cut(self, rest: bytes) -> None:
-        keep = self._path.with_name(f"torn-{self.end:020d}.bin")
+        keep = self._path.with_name(f"{TORN}{self.end:020d}.bin")
         with keep.open("wb") as out:
             out.write(rest[:TORN_KEPT_BYTES_MAX])
             os.fsync(out.fileno())

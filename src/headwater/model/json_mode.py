@@ -5,13 +5,13 @@ Owns the splitting, and the words for what is no JSON. Never decodes a message: 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 import msgspec
 
 from headwater.errors import BadBody, TooManyRecords
 from headwater.model import json_slices
+from headwater.model.json_faults import fault as fault
 
 JSON = "application/json"
 COUNT_MAX = 1 << 62
@@ -26,8 +26,6 @@ SHORT_BYTES_MAX = 2 * AT_ONCE_MAX
 _split = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _one = msgspec.json.Decoder(msgspec.Raw).decode
 _SPACE = b" \t\r\n"
-_HALF_PAIR = re.compile(rb"(?<!\\)(?:\\\\)*\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])")
-"""An escape for the first half of a surrogate pair without the second."""
 
 
 def messages(body: bytes, allow_empty: bool = False, count_max: int = COUNT_MAX) -> list[bytes]:
@@ -35,8 +33,8 @@ def messages(body: bytes, allow_empty: bool = False, count_max: int = COUNT_MAX)
 
     Raises BadBody when it is not JSON, or an empty array where `allow_empty` is False; TooManyRecords.
     """
-    if not is_long(body):
-        return _at_once(body, allow_empty, count_max)
+    if len(body) <= SHORT_BYTES_MAX or not is_long(body):
+        return at_once(body, allow_empty, count_max)
     walk = messages_in_slices(body, allow_empty, count_max)
     while True:
         try:
@@ -72,7 +70,8 @@ def messages_in_slices(body: bytes, allow_empty: bool, count_max: int) -> json_s
     return found
 
 
-def _at_once(body: bytes, allow_empty: bool, count_max: int) -> list[bytes]:
+def at_once(body: bytes, allow_empty: bool, count_max: int) -> list[bytes]:
+    """As `messages`, for a body that is not long."""
     if not body.isascii():
         # msgspec lets invalid UTF-8 inside strings through; a reader of the stream could not.
         try:
@@ -91,19 +90,6 @@ def _at_once(body: bytes, allow_empty: bool, count_max: int) -> list[bytes]:
         return [bytes(_one(stripped)).rstrip(_SPACE)]
     except (msgspec.DecodeError, RecursionError) as error:
         raise BadBody(f"not valid JSON ({fault(error, body)})") from None
-
-
-def fault(error: Exception, body: bytes) -> str:
-    """What msgspec's `error` about `body` means, for people."""
-    if isinstance(error, UnicodeDecodeError):
-        return "not valid UTF-8"
-    if isinstance(error, RecursionError):
-        return "nested too deeply"
-    told = str(error)
-    # msgspec looks for the second half of a pair behind the first, and may call the end of the body truncated.
-    if "surrogate" in told or ("truncated" in told and _HALF_PAIR.search(body) is not None):
-        return "an escape such as \\ud800 is half of a surrogate pair, which is no character"
-    return told
 
 
 def array(payloads: Sequence[bytes | memoryview]) -> bytes:

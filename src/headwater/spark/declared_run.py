@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from headwater.spark import typed
 from headwater.spark.declared import SOURCE, Loaded, Stream, Table
-from headwater.spark.failures import cause
+from headwater.spark.failures import cause, no_connect
 from headwater.spark.folding import BadFold, load_function
 from headwater.spark.jobs.derive import Derivation, follow
 from headwater.spark.jobs.fold import fold
@@ -60,6 +60,7 @@ def run(
     progress: Progress = silent,
 ) -> dict[str, object]:
     """Brings everything up to where the node is; `continuous`: again whenever the node has moved. Raises JobRefused."""
+    no_connect(spark, "a declared pipeline", "declare it to Spark's own pipelines (guide: Spark's own pipelines)")
     running = Running(spark, node, loaded, progress, allow_data_loss)
     warnings = running.match(require_match)
     running.check()

@@ -107,6 +107,15 @@ def is_connect(spark: SparkSession) -> bool:
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
+def no_connect(spark: SparkSession, what: str, else_: str) -> None:
+    """Raises JobRefused on a Spark Connect session, for what needs the driver in this process."""
+    if is_connect(spark):
+        raise JobRefused(
+            f"{what} needs Spark's driver in this process, and Spark Connect has it on the server",
+            f"{else_}, or name a cluster with --master spark://HOST:PORT, local[*], yarn or k8s://…",
+        )
+
+
 def failed(error: BaseException) -> SinkFailed:
     """For what went wrong on the way."""
     why = cause(error)

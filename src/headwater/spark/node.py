@@ -81,6 +81,8 @@ class Node:
         self.token = token
         self._patience_s = patience_s
         self.expects = expects
+        self.hidden: dict[str, str] = {}
+        """Names of streams that must not be written down anywhere, and what is written instead."""
         self._mine = threading.local()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -123,11 +125,12 @@ class Node:
                     connection.close()
                     connection.connect()
                 sent = True
-                connection.request(method, self._path(path), body, self._headers(headers))
-                response = connection.getresponse()
-                answer = Answer(
-                    response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
-                )
+                try:
+                    connection.request(method, self._path(path), body, self._headers(headers))
+                except OSError as error:
+                    answer = _early_answer(connection, error)
+                else:
+                    answer = _answer(connection)
             except (OSError, http.client.HTTPException) as error:
                 self._drop()
                 if (sent and not repeat) or time.monotonic() + pause_s > give_up_s:
@@ -207,6 +210,17 @@ class Node:
         done: dict[str, Any] = self.json("POST", "/__headwater/lake/swap", {"remove": remove, "add": add}, repeat=True)
         return done
 
+    def erase(self, stream: str) -> dict[str, Any]:
+        """What deleted streams of that name left in the node's log and catalog is gone afterwards. Safe to repeat."""
+        done: dict[str, Any] = self.json("POST", "/__headwater/erase", {"stream": stream}, repeat=True)
+        return done
+
+    def known(self, stream: str) -> dict[str, Any]:
+        """The hash that stands for a stream's name, and the subscriptions that name it. Hides the name from now on."""
+        found: dict[str, Any] = self.json("POST", "/__headwater/erase/known", {"stream": stream}, repeat=True)
+        self.hidden[stream] = self.hidden[quote(stream, safe="/")] = found["stream_hash"]
+        return found
+
     # ---- streams --------------------------------------------------------------------------------------------------
 
     @staticmethod
@@ -258,6 +272,27 @@ class Node:
         if self.expects is not None and code in LOG_CHANGED:
             return LogChanged(self.url, code, message)
         return NodeRefused(f"{method} {self.url}{path}", answer.status, code, message, answer.headers)
+
+
+def _answer(connection: http.client.HTTPConnection) -> Answer:
+    response = connection.getresponse()
+    headers = {name.lower(): value for name, value in response.getheaders()}
+    return Answer(response.status, headers, response.read())
+
+
+def _early_answer(connection: http.client.HTTPConnection, error: OSError) -> Answer:
+    """A node that refuses a body need not read all of it: its answer may be there when sending fails.
+
+    Raises `error` when it is not.
+    """
+    try:
+        answer = _answer(connection)
+    except (OSError, http.client.HTTPException):
+        raise error from None
+    connection.close()
+    if answer.status < 400:
+        raise error  # nothing that was not sent in full is done
+    return answer
 
 
 def _seconds(text: str | None) -> float:

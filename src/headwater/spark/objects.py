@@ -6,17 +6,28 @@ environment, as the node does.
 
 from __future__ import annotations
 
+import os
 from typing import Any, NamedTuple
 
 from headwater.lake.store import ObjectStore, open_store
 
 
-class Place(NamedTuple):
-    """A lake, or a directory or bucket for a backup."""
-
+class _Fields(NamedTuple):
     url: str
     endpoint: str | None = None
     region: str | None = None
+
+
+class Place(_Fields):
+    """A lake, or a directory or bucket for tables or a backup.
+
+    A relative path is one of the process that names it: executors have other working directories.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, url: str, endpoint: str | None = None, region: str | None = None) -> Place:
+        return super().__new__(cls, url if not url or ":" in url else os.path.abspath(url), endpoint, region)
 
     def store(self) -> ObjectStore:
         """Raises StoreRefused for what can never work; tries nothing yet."""

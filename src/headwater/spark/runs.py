@@ -22,6 +22,8 @@ from headwater.spark.objects import Place
 RUNS_STREAM = "_headwater/pipeline-runs"
 RUNS_BUCKET = "_headwater"
 """Holds what the pipeline says of itself: sources leave it out unless it is asked for by name."""
+RUNS_MAX = 100_000
+RUNS_PER_APPEND = 100
 DONE, FINDINGS, FAILED = "done", "findings", "failed"
 """How a run ended: with nothing to say; with something that somebody should look at; not at all."""
 PATIENCE_S = 10.0
@@ -140,11 +142,48 @@ def last_runs(node: Node, count: int = 20) -> list[dict[str, Any]]:
     return found[-count:]
 
 
+def hidden(value: Any, names: Mapping[str, str]) -> Any:
+    """The same without the names: each is replaced by what stands for it."""
+    if isinstance(value, str):
+        # The longest first: one may be the beginning of another.
+        for name in sorted(names, key=len, reverse=True):
+            value = value.replace(name, names[name])
+        return value
+    if isinstance(value, dict):
+        return {hidden(key, names): hidden(one, names) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [hidden(one, names) for one in value]
+    return value
+
+
+def names_any(value: Any, names: Iterable[str]) -> bool:
+    """True when any of the names is anywhere in a run."""
+    known = dict.fromkeys(names, "")
+    return bool(hidden(value, known) != value)
+
+
+def rewrite_runs(node: Node) -> bool:
+    """The stream of runs is made anew without the hidden names, when a run has one. Returns whether it was.
+
+    What another job records in that moment may be lost. The old stream is deleted, its records are dead rows then.
+    """
+    runs = last_runs(node, RUNS_MAX)
+    if not any(names_any(run, node.hidden) for run in runs):
+        return False
+    node.call("DELETE", node.stream_path(RUNS_STREAM), repeat=True)
+    for at in range(0, len(runs), RUNS_PER_APPEND):
+        _append(node, [hidden(run, node.hidden) for run in runs[at : at + RUNS_PER_APPEND]])
+    return True
+
+
 def _record(node: Node, run: dict[str, object]) -> None:
-    body = json.dumps([run]).encode()
-    node = Node(node.url, node.token, PATIENCE_S)
     try:
-        node.put_stream(RUNS_STREAM, "application/json")
-        node.call("POST", node.stream_path(RUNS_STREAM), body, {"Content-Type": "application/json"})
+        _append(Node(node.url, node.token, PATIENCE_S), [hidden(run, node.hidden)])
     except NodeError:
         pass  # the job's own outcome matters more, and says enough if the node is away
+
+
+def _append(node: Node, runs: list[Any]) -> None:
+    body = json.dumps(runs).encode()
+    node.put_stream(RUNS_STREAM, "application/json")
+    node.call("POST", node.stream_path(RUNS_STREAM), body, {"Content-Type": "application/json"})

@@ -1,18 +1,25 @@
 """Chunks onto a node: many streams in one request, each chunk exactly once, however often it is sent.
 
 Owns the requests of a sink and what their answers mean. Never decides what a chunk holds or how it is numbered.
+
+A chunk that no request can carry goes record by record, all but its last under a producer of its own:
+
+    chunk 4 of producer P, records a b c    ->    a: P/parts 0    b: P/parts 1    c: P 4
+
+So P has a chunk's number when, and only when, all of it is there; and `splits` says which chunks went like that.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import msgspec
 
 from headwater.spark.chunks import Chunk
 from headwater.spark.node import PAUSE_S_MAX, PAUSE_S_MIN, Node, NodeError, NodeRefused
+from headwater.spark.splits import Splits
 
 PATH = "/__headwater/append"
 REQUEST_BYTES = 4 * 1024 * 1024
@@ -61,7 +68,12 @@ class _Answer(msgspec.Struct):
     producer_expected_seq: str | None = None
 
 
-_GAPS = ("producer_seq_conflict", "epoch_starts_at_zero")
+_GAP, _TOO_LARGE = "producer_seq_conflict", 413
+_GAPS = (_GAP, "epoch_starts_at_zero")
+_PARTS = "/parts"
+_ENTRY_BYTES = 400
+"""Of an entry beside its record, at most about."""
+_FAR_SEQ = (1 << 53) - 1
 _encode = msgspec.msgpack.Encoder().encode
 _answers = msgspec.json.Decoder(list[_Answer]).decode
 
@@ -74,6 +86,10 @@ class Sender:
         self._identity = identity
         self._create = create
         self._patience_s = patience_s
+        self._splits = Splits(node, identity.producer_id, identity.epoch)
+        self._parts: dict[str, int] = {}
+        """How many records of a stream went under the other producer in this batch."""
+        self._request_bytes = REQUEST_BYTES
         self.chunks = self.rows = self.chunks_known = self.rows_known = 0
 
     def send(self, chunks: Iterable[Chunk]) -> None:
@@ -81,22 +97,28 @@ class Sender:
         waiting: list[Entry] = []
         bytes_count = rows_count = 0
         for chunk in chunks:
-            waiting.append(
-                Entry(chunk.stream, chunk.content_type, chunk.records, *self._identity, chunk.seq, self._create)
-            )
-            bytes_count += chunk.bytes_count + 5 * len(chunk.records)
-            rows_count += len(chunk.records)
-            if bytes_count >= REQUEST_BYTES or rows_count >= REQUEST_ROWS or len(waiting) >= ENTRIES_MAX:
+            entry = Entry(chunk.stream, chunk.content_type, chunk.records, *self._identity, chunk.seq, self._create)
+            if self._splits.knows(chunk.stream, chunk.seq):
                 self._deliver(waiting)
                 waiting, bytes_count, rows_count = [], 0, 0
-        if waiting:
-            self._deliver(waiting)
+                self._send_records(entry)
+                continue
+            waiting.append(entry)
+            bytes_count += chunk.bytes_count + 5 * len(chunk.records)
+            rows_count += len(chunk.records)
+            if bytes_count >= self._request_bytes or rows_count >= REQUEST_ROWS or len(waiting) >= ENTRIES_MAX:
+                self._deliver(waiting)
+                waiting, bytes_count, rows_count = [], 0, 0
+        self._deliver(waiting)
 
-    def _deliver(self, entries: list[Entry]) -> None:
+    def _deliver(self, entries: list[Entry], of_a_chunk: bool = False) -> int:
+        """Returns how many of them the node had already, when all are there."""
+        known = self.chunks_known
+        counts = self.chunks, self.rows, self.chunks_known, self.rows_known
         give_up_s = time.monotonic() + self._patience_s
         pause_s = PAUSE_S_MIN
         while entries:
-            left = self._post(entries)
+            left = self._post(entries, set(), of_a_chunk)
             if len(left) < len(entries):
                 give_up_s, pause_s = time.monotonic() + self._patience_s, PAUSE_S_MIN
             entries = left
@@ -109,43 +131,98 @@ class Sender:
                     )
                 time.sleep(pause_s)
                 pause_s = min(pause_s * 2, PAUSE_S_MAX)
+        known = self.chunks_known - known
+        if of_a_chunk:  # whoever sends a chunk's records counts it
+            self.chunks, self.rows, self.chunks_known, self.rows_known = counts
+        return known
 
-    def _post(self, entries: list[Entry]) -> list[Entry]:
-        """One attempt. Returns what has to be sent again, in order."""
+    def _post(self, entries: list[Entry], held: set[str], of_a_chunk: bool) -> list[Entry]:
+        """One attempt. Returns what has to be sent again, in order; `held`: the streams that it is for."""
+        body = _encode(entries)
         try:
             # Safe to repeat: the node tells a chunk it has from a new one.
-            answer = self._node.call(
-                "POST", PATH, _encode(entries), {"Content-Type": "application/msgpack"}, repeat=True
-            )
+            answer = self._node.call("POST", PATH, body, {"Content-Type": "application/msgpack"}, repeat=True)
         except NodeRefused as refused:
-            if refused.status != 413:
+            if refused.status != _TOO_LARGE:
                 raise
             if len(entries) == 1:
-                raise SinkFailed(
-                    f"the node takes no request with a chunk of {sum(map(len, entries[0].binary))} bytes, "
-                    f"for {entries[0].stream!r}: raise its body_bytes_max, or write shorter records"
-                ) from None
+                return self._too_large(entries[0], held, of_a_chunk, str(refused))
+            self._request_bytes = min(self._request_bytes, max(len(body) // 2, 1))
             middle = len(entries) // 2
-            return self._post(entries[:middle]) + self._post(entries[middle:])
-        again: list[Entry] = []
-        held: set[str] = set()
+            again = self._post(entries[:middle], held, of_a_chunk)
+            return again + self._post(entries[middle:], held, of_a_chunk)
+        again = []
         answers = _answers(answer.body)
         if len(answers) != len(entries):
             raise NodeError(f"{self._node.url} answered {len(answers)} of {len(entries)} entries")
         for entry, told in zip(entries, answers, strict=True):
             if told.error is None:
-                self.chunks += 1
-                self.rows += len(entry.binary)
-                if told.duplicate:
-                    self.chunks_known += 1
-                    self.rows_known += len(entry.binary)
+                self._count(entry, told.duplicate)
             elif _is_passing(told.error) or (entry.stream in held and told.error.code in _GAPS):
                 # A chunk behind one that has to wait leaves a gap until that one is there.
                 held.add(entry.stream)
                 again.append(entry)
+            elif told.status == _TOO_LARGE:
+                left = self._too_large(entry, held, of_a_chunk, f"{told.error.code}: {told.error.message}")
+                again += left
+                if not left:
+                    held.add(entry.stream)  # those behind it found a gap in this request, and go again
             else:
                 raise SinkFailed(self._why(entry, told, told.error))
         return again
+
+    def _count(self, entry: Entry, known: bool) -> None:
+        self.chunks += 1
+        self.rows += len(entry.binary)
+        if known:
+            self.chunks_known += 1
+            self.rows_known += len(entry.binary)
+
+    # ---- chunks that are too large --------------------------------------------------------------------------------
+
+    def _too_large(self, entry: Entry, held: set[str], of_a_chunk: bool, said: str) -> list[Entry]:
+        """The node takes no request with this entry alone. Raises SinkFailed when it is a single record."""
+        if of_a_chunk or len(entry.binary) == 1:
+            raise SinkFailed(
+                f"the node takes no record of {max(map(len, entry.binary))} bytes, for {entry.stream!r} ({said}): "
+                "raise its body_bytes_max, or write shorter records"
+            )
+        if entry.stream in held:
+            return [entry]
+        if self._is_there(entry):  # whole: the node took more when it came
+            self._count(entry, True)
+            return []
+        self._splits.add(entry.stream, entry.producer_seq)
+        self._request_bytes = min(self._request_bytes, sum(map(len, entry.binary)) // 2)
+        self._send_records(entry)
+        return []
+
+    def _send_records(self, entry: Entry) -> None:
+        """Each record of a chunk by itself. What the node has of them it knows by its number."""
+        stream, count = entry.stream, self._parts.get(entry.stream, 0)
+        *first, last = entry.binary
+        producer, epoch = self._identity.producer_id + _PARTS, self._identity.epoch
+        parts = [
+            Entry(stream, entry.content_type, [record], producer, epoch, count + index, entry.create)
+            for index, record in enumerate(first)
+        ]
+        for some in _requests(parts, self._request_bytes):
+            self._deliver(some, of_a_chunk=True)
+        self._parts[stream] = count + len(parts)
+        # Only now: with this one the chunk is there.
+        end = Entry(stream, entry.content_type, [last], *self._identity, entry.producer_seq, entry.create)
+        self._count(entry, self._deliver([end], of_a_chunk=True) > 0)
+
+    def _is_there(self, entry: Entry) -> bool:
+        """Whether the node has the chunk. A number far ahead is refused for sure, with the one that is due."""
+        asked = Entry(entry.stream, entry.content_type, [b"0"], *self._identity, _FAR_SEQ, create=False)
+        answer = self._node.call("POST", PATH, _encode([asked]), {"Content-Type": "application/msgpack"}, repeat=True)
+        (told,) = _answers(answer.body)
+        return (
+            told.error is not None
+            and told.error.code == _GAP
+            and int(told.producer_expected_seq or 0) > entry.producer_seq
+        )
 
     def _why(self, entry: Entry, told: _Answer, fault: _Fault) -> str:
         identity = f"{entry.producer_id!r} with epoch {entry.producer_epoch}"
@@ -179,3 +256,17 @@ class Sender:
 def _is_passing(fault: _Fault) -> bool:
     # Producers are forgotten after days: nothing to wait for in a task.
     return fault.retryable and fault.code != "too_many_producers"
+
+
+def _requests(entries: list[Entry], bytes_max: int) -> Iterator[list[Entry]]:
+    """The same in pieces of about so many bytes."""
+    some: list[Entry] = []
+    size = 0
+    for entry in entries:
+        some.append(entry)
+        size += sum(map(len, entry.binary)) + len(entry.stream) + _ENTRY_BYTES
+        if size >= bytes_max or len(some) == ENTRIES_MAX:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some

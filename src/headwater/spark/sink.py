@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,7 +26,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from headwater.errors import BadName
 from headwater.model.names import bucket_of, flat_key, stream_of
 from headwater.spark.chunks import KIND, PAYLOAD, STREAM, BadRows, Chunk, chunks_of_sorted, sorted_rows
-from headwater.spark.node import Node
+from headwater.spark.node import Node, NodeError
 from headwater.spark.options import NAME_BYTES_MAX, parse
 from headwater.spark.selection import Selection
 from headwater.spark.sending import PATIENCE_S, Identity, Sender, SinkFailed
@@ -38,10 +39,12 @@ BATCH_PROPERTY = "streaming.sql.batchId"
 QUERY_PROPERTY = "sql.streaming.queryId"
 EPOCH_MAX = (1 << 53) - 1
 REACH_S = 5.0
+"""After so long it is told that nobody answers."""
+RETRY_S_MAX = 86_400.0
 HASHES_MAX = 131_072
 """How many streams of a task are compared with other tasks' one by one; of more, those with the lowest hashes."""
 
-OPTIONS = ("url", "token", "producerId", "epochBase", "contentType", "createStreams", "orderBy")
+OPTIONS = ("url", "token", "producerId", "epochBase", "contentType", "createStreams", "orderBy", "retrySeconds")
 OPTIONS_OF_JOBS = ("presorted", "reportFile", "notInto")
 OPTIONS_OF_SPARK = ("path", "checkpointLocation", "queryName")
 """What Spark hands on of its own."""
@@ -65,6 +68,8 @@ class Options(NamedTuple):
     """A file on the driver's machine that a line of JSON is added to with every commit."""
     not_into: Selection | None
     """What the rows were read from: writing there would go round in circles."""
+    retry_s: float
+    """How long a write waits for a node that is away or busy."""
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Options:
@@ -90,6 +95,7 @@ class Options(NamedTuple):
             _flag(found, "presorted", False),
             found.get("reportfile"),
             parse({"url": url, **json.loads(found["notinto"])}).selection if "notinto" in found else None,
+            _retry_s(found.get("retryseconds")),
         )
 
 
@@ -179,7 +185,8 @@ class _Writing:
 
     def _write(self, batches: Iterator[pa.RecordBatch], identity: Identity, partition: int) -> Written:
         options = self._options
-        sender = Sender(Node(options.url, options.token, PATIENCE_S), identity, options.create_streams)
+        node = Node(options.url, options.token, options.retry_s)
+        sender = Sender(node, identity, options.create_streams, options.retry_s)
         streams: list[int] = []
 
         def counted(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
@@ -269,7 +276,7 @@ def writer(schema: Any, overwrite: bool, options: Mapping[str, str]) -> BatchWri
     if overwrite:
         raise SinkFailed('a stream is only ever appended to: write with mode("append"), or delete the stream first')
     parsed = Options.of(options)
-    _reach(Node(parsed.url, parsed.token, REACH_S))
+    _wait_for(parsed)
     return BatchWriter(Columns.of(schema, parsed), parsed)
 
 
@@ -294,18 +301,19 @@ def to_streams(
     epoch_base: int = 0,
     partitions: int | None = None,
     report_file: str | None = None,
+    retry_s: float = PATIENCE_S,
 ) -> None:
     """Writes a frame onto streams: each row a record of the stream that the expression `stream` names.
 
     `payload` is an expression too. Without them they are what the format takes: the columns `stream`, in `bucket` if
     there is one, and `payload`, or else `value`. Records of one write stand in a stream by `order_by`, then by payload.
     With a `producer_id` the same frame may be written again and again; without one a second call appends a second
-    time. Raises what Spark raises.
+    time. A node that is away or busy is waited for, `retry_s` at most. Raises what Spark raises.
     """
     shaped = _shaped(frame, stream, payload, order_by, partitions)
     order = [name for name in shaped.columns if name.startswith("order")]
     ready = shaped.sortWithinPartitions("stream", *order, "payload")
-    options = _options(node, content_type, order, create_streams, producer_id, epoch_base, report_file)
+    options = _options(node, content_type, order, create_streams, producer_id, epoch_base, report_file, retry_s)
     ready.write.format("headwater").mode("append").options(**options, presorted="true").save()
 
 
@@ -326,6 +334,7 @@ def start_stream(
     not_into: Mapping[str, str] | None = None,
     trigger: Mapping[str, Any] | None = None,
     query_name: str | None = None,
+    retry_s: float = PATIENCE_S,
 ) -> StreamingQuery:
     """The same for a streaming frame: starts a query that writes every batch exactly once.
 
@@ -334,7 +343,7 @@ def start_stream(
     """
     shaped = _shaped(frame, stream, payload, order_by, partitions)
     order = [name for name in shaped.columns if name.startswith("order")]
-    options = _options(node, content_type, order, create_streams, producer_id, epoch_base, report_file)
+    options = _options(node, content_type, order, create_streams, producer_id, epoch_base, report_file, retry_s)
     _reach(Node(node.url, options.get("token"), REACH_S))
     query = shaped.writeStream.format("headwater").outputMode("append").options(**options)
     query = query.option("checkpointLocation", checkpoint)
@@ -405,6 +414,7 @@ def _options(
     producer_id: str | None,
     epoch_base: int,
     report_file: str | None,
+    retry_s: float,
 ) -> dict[str, str]:
     token = node.token
     found = {
@@ -416,6 +426,7 @@ def _options(
         "producerId": producer_id,
         "epochBase": str(epoch_base),
         "reportFile": report_file,
+        "retrySeconds": str(retry_s),
     }
     return {name: value for name, value in found.items() if value is not None}
 
@@ -423,6 +434,28 @@ def _options(
 def _reach(node: Node) -> None:
     """Raises NodeError when no node is there. Tasks are patient with one that is away: a wrong address is told here."""
     node.call("GET", "/healthz")
+
+
+def _wait_for(options: Options) -> None:
+    """As long as its tasks would. It may be one write of many, and the node restarts: but it is told that it waits."""
+    try:
+        _reach(Node(options.url, options.token, min(REACH_S, options.retry_s)))
+    except NodeError as away:
+        rest_s = options.retry_s - REACH_S
+        if rest_s <= 0:
+            raise
+        print(f"{away}; waiting up to {rest_s:.0f} s more (retrySeconds)", file=sys.stderr, flush=True)
+        _reach(Node(options.url, options.token, rest_s))
+
+
+def _retry_s(given: str | None) -> float:
+    try:
+        found = PATIENCE_S if given is None else float(given)
+    except ValueError:
+        found = -1.0
+    if not 0 < found <= RETRY_S_MAX:
+        raise SinkFailed(f"retrySeconds is a number above 0, at most {RETRY_S_MAX:.0f}, not {given!r}")
+    return found
 
 
 def _flag(found: Mapping[str, str], name: str, default: bool) -> bool:

@@ -413,11 +413,12 @@ def read(spark: SparkSession, table: DerivedTable, paths: Sequence[str] | None =
         bent = set(table.partition_by) if any(_NOT_ASCII.search(path) for path in paths) else set()
         return frame.select(*[_straight(field) if field.name in bent else F.col(f"`{field.name}`") for field in wanted])
     from headwater.spark.parts import read_parts
+    from headwater.spark.rewrite import parallelism
 
     place = table.place
     stored, by = schema, table.partition_by
     listed = spark.createDataFrame([(path,) for path in paths], "path string")
-    count = min(len(paths), spark.sparkContext.defaultParallelism * 4)
+    count = min(len(paths), parallelism(spark) * 4)
     return listed.repartition(count).mapInArrow(lambda batches: read_parts(place, stored, by, batches), wanted)
 
 

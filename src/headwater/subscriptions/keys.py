@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import os
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from pathlib import Path
 
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from headwater.security.secret_file import read_secret, write_secret
 from headwater.world import Rng
 
 FILE_NAME = "webhook-keys"
@@ -51,10 +51,7 @@ class Keys:
         try:
             if not path.exists():
                 _write(path, rng.token(_SECRET_BYTES), rng.token(_SECRET_BYTES))
-            elif path.stat().st_mode & 0o077:
-                # A volume may hand files to a whole group; what can be taken back is.
-                path.chmod(0o600)
-            text = path.read_text()
+            text = read_secret(path)
         except (OSError, UnicodeDecodeError) as error:
             raise BadKeys(f"cannot read or make the key file {path}: {error}") from None
         return _parsed(text, path)
@@ -92,22 +89,7 @@ def _parsed(text: str, path: Path) -> Keys:
 
 
 def _write(path: Path, seed: bytes, secret: bytes) -> None:
-    """On return the file is whole and on stable storage; a crash before leaves none."""
-    part = path.with_name(path.name + ".part")
-    text = f"{_HEADER}\nsigning {_b64(seed)}\ntokens {_b64(secret)}\n"
-    part.unlink(missing_ok=True)
-    fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        os.write(fd, text.encode())
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-    part.rename(path)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    write_secret(path, f"{_HEADER}\nsigning {_b64(seed)}\ntokens {_b64(secret)}\n")
 
 
 def _b64(data: bytes) -> str:

@@ -62,6 +62,14 @@ class Registry:
         matched = {uid for uid in self._patterns.matching(path) if self.by_uid[uid].config.wake_stream != path}
         return [self.by_uid[uid] for uid in matched | named]
 
+    def named_by(self, path: str) -> list[str]:
+        """Ids of the subscriptions that name a stream, whether or not it is there."""
+        return sorted(
+            sub.id
+            for sub in self.by_id.values()
+            if path in (sub.config.pattern, sub.config.wake_stream) or path in sub.links
+        )
+
     def generation(self, name: str) -> int:
         """The last generation of an id that was deleted; 0 when it was never used."""
         return self._tombstones.get(name, (0, 0))[0]

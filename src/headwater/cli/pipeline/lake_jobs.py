@@ -4,13 +4,14 @@ Owns their options and exit codes. Never does the work: the jobs do."""
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from headwater.cli.client import printable
-from headwater.cli.pipeline.common import URL_DEFAULT, Master, Token, Url, ended, run
+from headwater.cli.pipeline.common import IMPATIENCE_S, URL_DEFAULT, Master, Token, Url, ended, run, telling
 from headwater.config import Setting
 from headwater.setting_values import GIB, MIB, TIB, Wrong, parsed
 
@@ -94,6 +95,26 @@ def erase(
         Path | None,
         typer.Option("--receipt", metavar="FILE", help="With --stream: write the receipt there, too."),
     ] = None,
+    check: Annotated[
+        Path | None,
+        typer.Option("--check", metavar="RECEIPT", help="With --stream: only say whether this receipt is about it."),
+    ] = None,
+    find: Annotated[
+        bool,
+        typer.Option("--find", help="With --stream: only name what still holds it, also beyond the lake."),
+    ] = False,
+    tables: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--table", metavar="PLACE", help="With --find: a table to look into, beside those of recorded runs."
+        ),
+    ] = None,
+    backups: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--backups", metavar="PLACE", help="With --find: a place with backups, beside those of recorded runs."
+        ),
+    ] = None,
     dead_share: Annotated[
         float | None,
         typer.Option(
@@ -121,19 +142,33 @@ def erase(
     """Remove rows of deleted and expired streams, and of ranges that were trimmed.
 
     Files that hold such rows are written anew without them. The old ones go
-    after the node's lake_grace_ms. With --stream the exit code is 1 when forks
-    still need some of its records.
+    after the node's lake_grace_ms. With --stream the node's log and catalog are
+    cleared, too; the exit code is 1 when forks still need some of its records,
+    or a backup is under way. With --find it is 1 when something holds it.
 
         headwater pipeline run erase --stream users/4711 --delete
+        headwater pipeline run erase --stream users/4711 --find
     """
-    if stream is None and (delete or receipt is not None):
-        raise typer.BadParameter(f"{'--delete' if delete else '--receipt'} is for one stream: name it with --stream")
+    given = {"--delete": delete, "--receipt": receipt, "--check": check, "--find": find}
+    chosen = [option for option, value in given.items() if value]
+    if stream is None and chosen:
+        raise typer.BadParameter(f"{chosen[0]} is for one stream: name it with --stream")
+    if (find or check) and len(chosen) > 1:
+        raise typer.BadParameter(f"{' and '.join(chosen)} exclude each other")
+    if (tables or backups) and not find:
+        raise typer.BadParameter(f"{'--table' if tables else '--backups'} says where to look: add --find")
     if stream is not None and not all(stream.partition("/")):
         raise typer.BadParameter(f"{printable(repr(stream))} names no stream: write bucket/name, or _default/name")
     if stream is not None and dead_share is not None:
         raise typer.BadParameter("--dead-share and --stream exclude each other: of a stream every row is erased")
     if receipt is not None and not receipt.absolute().parent.is_dir():
         raise typer.BadParameter(f"there is no directory {printable(str(receipt.absolute().parent))} for the receipt")
+    if stream is not None and check is not None:
+        _check_receipt(url, token, stream, check)
+        return
+    if stream is not None and find:
+        _find(url, token, master, stream, tables or [], backups or [])
+        return
 
     def job(spark, node, progress):
         from headwater.spark.jobs import erase as work
@@ -152,10 +187,46 @@ def erase(
     summary = run("erase", url, token, master, job)
     if receipt is not None:
         receipt.write_text(json.dumps(summary, indent=2) + "\n")
-    if stream is not None and not summary["complete"]:
-        typer.echo(f"error: forks still need {summary['rows_kept_for_forks']} of its records", err=True)
-        typer.echo("  delete the forks, then run this again", err=True)
+    if stream is not None:
+        if summary["rows_kept_for_forks"]:
+            typer.echo(f"error: forks still need {summary['rows_kept_for_forks']} of its records", err=True)
+            typer.echo("  delete the forks, then run this again", err=True)
+        if summary["backups_under_way"]:
+            typer.echo("error: a backup under way has a copy of its log and catalog", err=True)
+            typer.echo("  run this again when the backup is done", err=True)
+    ended(summary)
+
+
+def _check_receipt(url: str, token: str | None, stream: str, file: Path) -> None:
+    with telling():
+        from headwater.spark.node import Node
+        from headwater.spark.runs import JobRefused
+
+        try:
+            found = json.loads(file.read_bytes())["stream_hash"]
+            if not isinstance(found, str):
+                raise ValueError
+        except (OSError, ValueError, KeyError, TypeError):
+            raise JobRefused(f"{file} is no receipt of an erasure that can be read") from None
+        matches = Node(url, token, IMPATIENCE_S).known(stream)["stream_hash"] == found
+    typer.echo(json.dumps({"matches": matches}) if not sys.stdout.isatty() else "yes" if matches else "no")
+    if not matches:
+        typer.echo("error: the receipt is about another stream, or of a node with another receipt-key", err=True)
         raise typer.Exit(1)
+
+
+def _find(url: str, token: str | None, master: str | None, stream: str, tables: list[str], backups: list[str]) -> None:
+    def job(spark, node, progress):
+        from headwater.spark.finding import find_stream
+
+        return find_stream(spark, node, stream, tables=tables, backups=backups, progress=progress)
+
+    summary: dict[str, Any] = run("erase", url, token, master, job)
+    for finding in summary["findings"]:
+        typer.echo(printable(f"{finding['kind']}: {finding['where']}: {finding['what']}"), err=True)
+    for blind in summary["not_looked_at"]:
+        typer.echo(printable(f"not looked at: {blind}"), err=True)
+    ended(summary)
 
 
 def verify(

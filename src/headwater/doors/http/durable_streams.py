@@ -112,7 +112,7 @@ class DurableStreams:
             elif len(body) > json_mode.SHORT_BYTES_MAX and json_mode.is_long(body):
                 long = True
             else:
-                records = json_mode.messages(body, False, self._records_max)
+                records = json_mode.at_once(body, False, self._records_max)
         elif close:
             pass
         else:
@@ -160,7 +160,7 @@ class DurableStreams:
             exchange.in_slices(self._submit_long(exchange, memo.key, Append([], memo.media)))
             return True
         else:
-            records = json_mode.messages(body, False, self._records_max)
+            records = json_mode.at_once(body, False, self._records_max)
         self._engine.submit(memo.key, Append(records, memo.media), exchange)
         return True
 

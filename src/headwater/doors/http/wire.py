@@ -5,6 +5,8 @@ Owns parsing and its limits. Never writes a response, and never sees a socket.
 
 from __future__ import annotations
 
+from io import BytesIO
+
 import httptools
 
 from headwater.errors import (
@@ -111,6 +113,8 @@ class RequestParser:
         "_headers",
         "_headers_max",
         "_heads",
+        "_held",
+        "_more",
         "_out",
         "_parser",
         "_request",
@@ -140,7 +144,12 @@ class RequestParser:
         self._out: list[Parsed] = []
         self._headers: dict[bytes, bytes] = {}
         self._target = b""
-        self._body: list[bytes] = []
+        self._body = b""
+        """The first part of a body that is arriving."""
+        self._more: BytesIO | None = None
+        """All of it, once there is a second part. It gives its bytes away without a copy: to join the parts of 60 MiB
+        would hold up everybody for 75 ms."""
+        self._held = 0
         self._body_size = 0
         self._head_size = 0
         self._header_count = 0
@@ -260,20 +269,28 @@ class RequestParser:
             self._fail(Overloaded("too many request bodies arrive at once"))
         if self._failure is None:
             budget.held += len(body)
-            self._body.append(body)
+            self._held += len(body)
+            if not self._body:
+                self._body = body
+            else:
+                if self._more is None:
+                    self._more = BytesIO()
+                    self._more.write(self._body)
+                self._more.write(body)
 
     def close(self) -> None:
         """The connection is gone: what had arrived of a body is dropped."""
-        self._budget.held -= sum(map(len, self._body))
-        self._body = []
+        self._budget.held -= self._held
+        self._held = 0
+        self._body = b""
+        self._more = None
 
     def on_message_complete(self) -> None:
         request = self._request
         if request is None or self._failure is not None:
             return
-        body = self._body
-        if body:
-            request.body = body[0] if len(body) == 1 else b"".join(body)
+        if self._body:
+            request.body = self._body if self._more is None else self._more.getvalue()
             self.close()
         request.keep_alive = self._parser.should_keep_alive()
         self._request = None

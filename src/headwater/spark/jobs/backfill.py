@@ -21,6 +21,7 @@ from headwater.spark.badlines import first_bad_line, is_malformed
 from headwater.spark.chunks import CHUNK_BYTES_MAX, CHUNK_ROWS_MAX
 from headwater.spark.failures import cause, failed, refused, spark_errors
 from headwater.spark.node import Node
+from headwater.spark.rewrite import parallelism
 from headwater.spark.runs import JobRefused, Progress, recorded, silent
 from headwater.spark.sink import to_streams
 
@@ -86,9 +87,7 @@ def backfill(
     identity = [format, reading, schema, stream, payload, list(order_by), where, content_type]
     producer = producer_id or _identity(inputs, identity)
     bytes_count = sum(one.size_bytes for one in inputs)
-    chosen = partitions or min(
-        PARTITIONS_MAX, max(2 * spark.sparkContext.defaultParallelism, bytes_count // PARTITION_BYTES + 1)
-    )
+    chosen = partitions or min(PARTITIONS_MAX, max(2 * parallelism(spark), bytes_count // PARTITION_BYTES + 1))
     rows = frame.select("*", *_places())
     kept = rows if where is None else rows.where(where)
     with tempfile.TemporaryDirectory(prefix="headwater-backfill-") as folder:
@@ -109,15 +108,16 @@ def backfill(
                 )
         except spark_errors() as error:
             raise _unreadable(spark, error, paths, format, schema, reading) or failed(error) from error
-        commit: dict[str, Any] = json.loads(report.read_text()) if report.exists() else {}
-    rows_count = commit.get("rows", 0)
-    progress("rows", rows_count, rows_count)
+        # None: the driver that committed runs on another machine, and nothing tells what it counted.
+        commit: dict[str, Any] | None = json.loads(report.read_text()) if report.exists() else None
+    if commit is not None:
+        progress("rows", commit["rows"], commit["rows"])
     return {
         "files": len(inputs),
         "bytes": bytes_count,
-        "rows_written": rows_count - commit.get("rows_known", 0),
-        "rows_known": commit.get("rows_known", 0),
-        "streams": commit.get("streams_count", 0),
+        "rows_written": None if commit is None else commit["rows"] - commit["rows_known"],
+        "rows_known": None if commit is None else commit["rows_known"],
+        "streams": None if commit is None else commit["streams_count"],
         "producer_id": producer,
     }
 
@@ -156,7 +156,7 @@ def _places() -> list[Column]:
 
 def _inputs(spark: SparkSession, frame: DataFrame) -> list[Input]:
     """The files, by name. Raises JobRefused when there is none."""
-    files = frame.inputFiles()
+    files = [str(file) for file in frame.inputFiles()]  # Spark Connect gives scalars of Arrow
     if not files:
         raise JobRefused("there is no file at these paths", "see that they are right, and not empty")
     # This format reads no content as long as nobody asks for it.

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from headwater.spark import typed
-from headwater.spark.failures import cause
+from headwater.spark.failures import cause, no_connect
 from headwater.spark.matching import job_match
 from headwater.spark.native import read_lake
 from headwater.spark.node import Node
@@ -190,6 +190,7 @@ class Derivation:
     # ---- from batch to batch --------------------------------------------------------------------------------------
 
     def start(self, trigger: Mapping[str, Any]) -> StreamingQuery:
+        no_connect(self._spark, "a table that goes from batch to batch", "compute it in one go with --batch")
         owner = self._begin()
         write = self.rows(streaming=True).writeStream.foreachBatch(
             lambda frame, number: self._batch(frame, number, owner)

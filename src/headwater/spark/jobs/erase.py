@@ -1,7 +1,8 @@
 """`erase`: rows that no stream has any more leave the files they are in; for one stream also with a receipt.
 
-Owns which files are rewritten, and the proof that none of the lake's files holds a row of an erased stream. Never
-deletes a stream unless it was told to, and never an object: gc does, after its grace period.
+Owns which files are rewritten, the proof that none of the lake's files holds a row of an erased stream, and that the
+node clears its own files. Never deletes a stream unless it was told to, and never an object: gc does, after its grace
+period. Never writes the stream's name down: a keyed hash stands for it.
 
 A row is dead when its stream was deleted or has expired, or when the range of records it settled in was let go of. A
 compaction that read a file before its rows died cannot bring them back: its swap is refused once the file is gone, or
@@ -27,7 +28,17 @@ from headwater.spark.lakefile import LakeFile, extents_of
 from headwater.spark.node import Node, NodeRefused
 from headwater.spark.objects import Place
 from headwater.spark.rewrite import Changed, File, Listing, Swapped, counted, listed, over_files, summed, told, watching
-from headwater.spark.runs import JobRefused, Progress, recorded, silent
+from headwater.spark.runs import (
+    DONE,
+    FINDINGS,
+    RUNS_BUCKET,
+    RUNS_STREAM,
+    JobRefused,
+    Progress,
+    recorded,
+    rewrite_runs,
+    silent,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -35,6 +46,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MAX_BYTES = 64 << 30
+NOT_REACHED = (
+    "tables that were derived from the stream, their quarantine tables, and older versions of both",
+    "streams that its records were routed or copied to",
+    "checkpoints and state of Spark queries that read it",
+    "backups that were made before, and replicas or snapshots of the disk",
+    "older versions of objects, where the bucket of the lake keeps them",
+    "what others have: clients, caches between them and the node, log lines of proxies",
+)
+"""What an erasure cannot know of, or must not change."""
 _HELD = "path string, incarnation long, rows long, live_rows long"
 
 
@@ -95,23 +115,24 @@ def erase_stream(
     """Rewrites every file that holds dead rows of the stream `bucket/name`, whichever incarnation; returns a receipt.
 
     The stream is deleted already, or `delete` says to do it. Raises JobRefused when it exists and nobody said so.
-    `complete` is False when forks of it still need some of its records.
+    `complete` is False when forks of it still need some of its records, or a backup under way holds a copy.
     """
-    bucket, _, name = stream.partition("/")
-    if not bucket or not name:
-        raise JobRefused(f"{stream!r} names no stream", "write it as bucket/name, with _default for a name without one")
+    bucket, name = parts_of(stream)
     listed(node)  # refuses before anything is deleted
-    # What is in memory alone settles first, so that the log can let go of it too.
-    node.flush()
+    node.known(stream)
     incarnation = _delete(node, stream, delete)
-    # And a flush that was under way when it was deleted is over now.
+    names = [(bucket, name)]
+    if rewrite_runs(node):
+        names.append((RUNS_BUCKET, RUNS_STREAM.partition("/")[2]))
+    # A flush that was under way when it was deleted is over afterwards.
     node.flush()
     swaps: list[Swapped] = []
     conflicts = rows_erased = 0
     while True:
         listing = listed(node)
         held = holdings(spark, node, listing, listing.files, bucket, name, progress)
-        dead = {one.path for one in held if one.rows > one.live_rows}
+        others = [one for other in names[1:] for one in holdings(spark, node, listing, listing.files, *other, progress)]
+        dead = {one.path for one in (*held, *others) if one.rows > one.live_rows}
         chosen = _some([file for file in listing.files if file.path in dead], files.SWAP_BYTES_MAX)
         if not chosen:
             break
@@ -122,27 +143,34 @@ def erase_stream(
         except Changed as changed:
             conflicts = counted(conflicts, changed)
     kept_rows = sum(one.live_rows for one in held)
-    waiting = holdings(spark, node, listing, _unlisted(listing), bucket, name, progress)
-    _leave_table(node, listing, [one.path for one in waiting])
+    unlisted = _unlisted(listing)
+    waiting = holdings(spark, node, listing, unlisted, bucket, name, progress)
+    others = [one for other in names[1:] for one in holdings(spark, node, listing, unlisted, *other, progress)]
+    _leave_table(node, listing, [one.path for one in (*waiting, *others)])
     removed = {file.path for swapped in swaps for file in swapped.removed}
     incarnations = {one.incarnation for one in (*held, *waiting)} | (
         {incarnation} if incarnation is not None else set()
     )
     store = listing.place.store()
-    objects = sorted({one.path for one in waiting})
+    objects = sorted({one.path for one in (*waiting, *others)})
     objects += sorted(
         stored.key for number in sorted(incarnations) for stored in store.list(f"{SNAPSHOTS}/{number}") if not kept_rows
     )
+    # Last: from here on nobody writes of it any more, and the table has left its files behind.
+    cleared = node.erase(stream)
     erased_ms = time.time_ns() // 1_000_000
-    gone_by_ms = erased_ms + listing.unused_ms_max if objects else erased_ms
+    gone_by_ms = erased_ms + listing.unused_ms_max
+    under_way = cleared["backups_held"]
     receipt: dict[str, object] = {
-        "stream": stream,
+        "outcome": FINDINGS if kept_rows or under_way else DONE,
+        "stream_hash": cleared["stream_hash"],
         "incarnations": sorted(incarnations),
         "deleted": incarnation is not None,
-        "complete": not kept_rows,
+        "complete": not kept_rows and not under_way,
         "rows_erased": rows_erased,
         "rows_waiting_for_gc": sum(one.rows for one in waiting),
         "rows_kept_for_forks": kept_rows,
+        "runs_rewritten": len(names) > 1,
         "files_looked_at": len(listing.files),
         "files_rewritten": len(removed),
         "swaps": [
@@ -151,29 +179,44 @@ def erase_stream(
         ],
         "conflicts": conflicts,
         "erased_ms": erased_ms,
+        "log_cleared_below": cleared["log_position"],
+        "catalog_rewritten": cleared["catalog_rewritten"],
+        "table_log_goes_below_version": cleared["table_version"],
         "objects_waiting_for_gc": objects,
         "gone_by_ms": gone_by_ms,
-        "statement": _statement(stream, bool(kept_rows), gone_by_ms if objects else None),
+        "backups_under_way": under_way,
+        "subscriptions_that_name_it": cleared["subscriptions"],
+        "not_reached": list(NOT_REACHED),
+        "statement": _statement(bool(kept_rows), under_way, bool(objects), gone_by_ms),
     }
     return receipt
 
 
-def _statement(stream: str, kept: bool, gone_by_ms: int | None) -> str:
-    said = [f"No file of the lake's table holds a record of {stream}."]
+def parts_of(stream: str) -> tuple[str, str]:
+    """Bucket and name. Raises JobRefused, without the text: it may be a name after all."""
+    bucket, _, name = stream.partition("/")
+    if not bucket or not name:
+        raise JobRefused("that names no stream", "write it as bucket/name, with _default for a name without one")
+    return bucket, name
+
+
+def _statement(kept: bool, under_way: int, objects: bool, gone_by_ms: int) -> str:
+    said = ["No file of the lake's table holds a record of the stream, and the node's log and catalog hold nothing."]
     if kept:
         said = [
-            f"Forks of {stream} share records with it, which stay until the forks are deleted and this is run again."
+            "Forks of the stream share records with it: these, and its name in the catalog, stay until the forks are "
+            "deleted and this is run again."
         ]
-    if gone_by_ms is not None:
-        moment = datetime.fromtimestamp(gone_by_ms / 1_000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    if under_way:
+        said.append(f"Backups under way ({under_way}) hold copies of it: run this again when they are done.")
+    moment = datetime.fromtimestamp(gone_by_ms / 1_000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    if objects:
         said.append(
             "The objects named here still hold some, and nothing refers to them: the node's gc deletes them by "
-            f"{moment}, if the node runs until then."
+            f"{moment}, if the node runs until then and no backup holds it up."
         )
-    said.append(
-        "The name may stand in the table's log for a day. The node's own log is cut at its checkpoints. "
-        "Backups made before hold what they held."
-    )
+    said.append(f"The table's own log may name it until then: {moment}.")
+    said.append("What is under not_reached is for somebody else to look at; --find names what can be seen.")
     return " ".join(said)
 
 
@@ -188,7 +231,7 @@ def _delete(node: Node, stream: str, delete: bool) -> int | None:
         raise
     if not delete:
         raise JobRefused(
-            f"the stream {stream} exists",
+            "the stream exists",
             "delete it first, or say --delete; without --stream, rows of earlier streams of that name go too",
         )
     node.call("DELETE", path, repeat=False)

@@ -13,6 +13,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -95,9 +96,11 @@ def route(
             raise failed(error) from error
         except spark_errors() as error:
             raise refused(error, COLUMNS) from error
-        rows_read, batches = _follow(query, progress)
-        told: dict[str, object] = {"warnings": warnings} if warnings else {}
-        return {"batches": batches, "rows_read": rows_read, **_written(report), "query": str(query.id), **told}
+        seen = _follow(query, progress)
+        told: dict[str, object] = {"batches": seen.batches, "rows_read": seen.rows_read}
+        if warnings:
+            told["warnings"] = warnings
+        return {**told, **_written(report, seen.rows_out), "query": str(query.id)}
 
 
 _LOWER = {name.lower() for name in SELECTING}
@@ -136,18 +139,32 @@ def _check_repeatable(frame: DataFrame) -> None:
         )
 
 
-def _follow(query: StreamingQuery, progress: Progress) -> tuple[int, int]:
-    """Waits for the query's end, or stops it when interrupted. Returns rows read and batches. Raises SinkFailed."""
-    rows, batches, last = 0, 0, -1
+@dataclass
+class _Seen:
+    """What a query has told of itself."""
+
+    batches: int = 0
+    rows_read: int = 0
+    rows_out: int = 0
+    last: int = -1
+
+    def add(self, query: StreamingQuery) -> None:
+        for told in query.recentProgress:
+            # As attributes: of the sums, Spark Connect has only those.
+            if told.batchId > self.last and told.numInputRows:
+                self.last = told.batchId
+                self.rows_read += told.numInputRows
+                self.rows_out += max(0, told.sink.numOutputRows)
+                self.batches += 1
+
+
+def _follow(query: StreamingQuery, progress: Progress) -> _Seen:
+    """Waits for the query's end, or stops it when interrupted. Raises SinkFailed."""
+    seen = _Seen()
 
     def count() -> None:
-        nonlocal rows, batches, last
-        for told in query.recentProgress:
-            if told["batchId"] > last and told["numInputRows"]:
-                last = told["batchId"]
-                rows += told["numInputRows"]
-                batches += 1
-        progress("rows", rows, None)
+        seen.add(query)
+        progress("rows", seen.rows_read, None)
 
     try:
         with _interrupted() as stop:
@@ -160,7 +177,7 @@ def _follow(query: StreamingQuery, progress: Progress) -> tuple[int, int]:
             raise failed(error)
     finally:
         query.stop()
-    return rows, batches
+    return seen
 
 
 @contextmanager
@@ -178,10 +195,10 @@ def _interrupted() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def _written(report: Path) -> dict[str, object]:
-    """What the sink told with every commit; nothing when the driver that committed runs on another machine."""
+def _written(report: Path, rows_out: int) -> dict[str, object]:
+    """What the sink told with every commit. Of a driver on another machine only Spark's own count is to be had."""
     if not report.exists():
-        return {"rows_written": 0, "rows_known": 0}
+        return {"rows_written": rows_out, "rows_known": None if rows_out else 0}
     commits: list[dict[str, Any]] = [json.loads(line) for line in report.read_text().splitlines()]
     known = sum(commit["rows_known"] for commit in commits)
     return {"rows_written": sum(commit["rows"] for commit in commits) - known, "rows_known": known}
