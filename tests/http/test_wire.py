@@ -18,6 +18,7 @@ from headwater.errors import (
     Failure,
     HeadTooLarge,
     Overloaded,
+    TooManyHeaders,
     VersionNotSupported,
 )
 
@@ -203,8 +204,8 @@ HEAD = b"POST /v1/stream/a HTTP/1.1\r\nHost: a\r\n"
     [
         Limited(HEAD + b"X-A: %b\r\n\r\n" % (b"v" * 3_000), HeadTooLarge),
         Limited(HEAD + b"".join(b"X-%d: %b\r\n" % (n, b"v" * 500) for n in range(6)) + b"\r\n", HeadTooLarge),
-        Limited(HEAD + b"".join(b"X-%d: v\r\n" % n for n in range(HEADERS_MAX)) + b"\r\n", HeadTooLarge),
-        Limited(HEAD + b"X-A: v\r\n" * HEADERS_MAX + b"\r\n", HeadTooLarge),
+        Limited(HEAD + b"".join(b"X-%d: v\r\n" % n for n in range(HEADERS_MAX)) + b"\r\n", TooManyHeaders),
+        Limited(HEAD + b"X-A: v\r\n" * HEADERS_MAX + b"\r\n", TooManyHeaders),
         Limited(b"GET /%b HTTP/1.1\r\nHost: a\r\n\r\n" % (b"p" * 3_000), HeadTooLarge),
         Limited(HEAD + b"Content-Length: %d\r\n\r\n" % (BODY_MAX + 1), BodyTooLarge),
         Limited(HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + b"400\r\n" + b"x" * 1_024 + b"\r\n400\r\n" + b"x" * 1_024
@@ -234,7 +235,7 @@ def test_what_stays_within_every_limit_is_taken_however_it_is_cut() -> None:
 def test_a_snapshot_may_be_larger_than_another_body() -> None:
     head = b"PUT /alpha/a/snapshot/1 HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n"
     assert seen([head % (BODY_MAX + 1) + b"x" * (BODY_MAX + 1)])[1] is None
-    assert seen([head % (2 * BODY_MAX + 1)])[1] == ("BodyTooLarge", str(BodyTooLarge(2 * BODY_MAX)))
+    assert seen([head % (2 * BODY_MAX + 1)])[1] == ("BodyTooLarge", str(BodyTooLarge(2 * BODY_MAX, "snapshot_bytes_max")))
 
 
 def test_a_refused_body_is_not_kept() -> None:
