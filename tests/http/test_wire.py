@@ -235,7 +235,8 @@ def test_what_stays_within_every_limit_is_taken_however_it_is_cut() -> None:
 def test_a_snapshot_may_be_larger_than_another_body() -> None:
     head = b"PUT /alpha/a/snapshot/1 HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n"
     assert seen([head % (BODY_MAX + 1) + b"x" * (BODY_MAX + 1)])[1] is None
-    assert seen([head % (2 * BODY_MAX + 1)])[1] == ("BodyTooLarge", str(BodyTooLarge(2 * BODY_MAX, "snapshot_bytes_max")))
+    too_large = BodyTooLarge(2 * BODY_MAX, "snapshot_bytes_max")
+    assert seen([head % (2 * BODY_MAX + 1)])[1] == ("BodyTooLarge", str(too_large))
 
 
 def test_a_refused_body_is_not_kept() -> None:

@@ -87,8 +87,9 @@ class ChunkedBody:
         found = _SIZE.fullmatch(line)
         if found is None:
             raise BadRequest("the size of a chunk is hexadecimal digits and stands on a line of its own")
-        self._lines_room -= max(0, len(line) - _SIZE_LINE_BYTES)
-        size = int(found[1].lstrip(b"0")[:17] or b"0", 16)
+        if len(line) > _SIZE_LINE_BYTES:
+            self._lines_room -= len(line) - _SIZE_LINE_BYTES
+        size = int(found[1], 16)
         if size > self._chunks_room:
             raise BodyTooLarge(*self._limits[:2])
         self._chunks_room -= size

@@ -27,11 +27,14 @@ if TYPE_CHECKING:
 
 PIPELINE_MAX = 256
 """Unanswered requests of one connection; beyond it the socket is not read."""
-BODY_RATE_BYTES_PER_S = 64 * 1024
-"""A body is given time for its size at this rate, on top of the fixed allowance."""
+BODY_RATE_BYTES_PER_S = 1024
+"""A body that arrives at this rate is never too slow, however long it takes."""
+LINGER_S = 5.0
+"""How long a client that sends on after a refusal may be quiet."""
+LINGER_BYTES_MAX = 1024 * 1024 * 1024
+"""What is read of it and thrown away; one that sends more is cut off."""
 WAITING_BYTES_MAX = 4 * 1024 * 1024
 """Bodies of requests that wait for those in front of them; beyond it the socket is not read."""
-LINGER_S = 2.0
 T = TypeVar("T")
 _running: set[asyncio.Task[None]] = set()
 """Tasks of exchanges under way: the event loop itself holds them only weakly."""
@@ -182,7 +185,10 @@ class Streamer(Protocol):
         ...
 
     def stop(self) -> None:
-        """The server is shutting down: say goodbye and finish."""
+        """Nothing more is to be waited for: the client sends no more, or the server is shutting down.
+
+        An answer that waits for what is written later ends now; any other goes on to its end.
+        """
         ...
 
     def lost(self) -> None:
@@ -194,7 +200,11 @@ class Connection(asyncio.Protocol):
     __slots__ = (
         "_active",
         "_closing",
+        "_counted_bytes",
         "_deadline_s",
+        "_deaf",
+        "_discarded_bytes",
+        "_ended",
         "_lingering",
         "_parser",
         "_phase",
@@ -225,13 +235,22 @@ class Connection(asyncio.Protocol):
         )
         self._transport: asyncio.Transport | None = None
         self._closing = False
+        """Nothing more is written."""
+        self._deaf = False
+        """What still arrives is thrown away."""
+        self._ended = False
+        """The client sends no more."""
         self._lingering = False
+        self._discarded_bytes = 0
+        self._counted_bytes = 0
+        """What had arrived when the clock was last set."""
         self._active = True
         self._phase = IDLE
         self._reading = True
         self._deadline_s = 0.0
         self.exchanges: deque[Exchange] = deque()
-        self.waiting: deque[Parsed] = deque()
+        self.waiting: deque[Parsed | Failure] = deque()
+        """Requests that have not started; behind them what ends the connection, if anything does."""
         self.streamer: Streamer | None = None
         self.unjudged: Exchange | None = None
         """A request whose body is still being read in slices: nothing behind it may be judged before it."""
@@ -246,7 +265,7 @@ class Connection(asyncio.Protocol):
             self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._closing = True
+        self._closing = self._deaf = True
         self._parser.close()
         self._server.forget(self)
         self.drop_streamer()
@@ -254,7 +273,10 @@ class Connection(asyncio.Protocol):
         self.waiting.clear()
 
     def data_received(self, data: bytes) -> None:
-        if self._closing:
+        if self._deaf:
+            self._discarded_bytes += len(data)
+            if self._discarded_bytes > LINGER_BYTES_MAX:
+                self.abort()
             return
         self._active = True
         parser = self._parser
@@ -281,12 +303,22 @@ class Connection(asyncio.Protocol):
             self._refuse(parser.failure)
         elif len(self.exchanges) > PIPELINE_MAX or (self.waiting and self._is_full(PIPELINE_MAX)):
             self._pause_reading()
-        if parser.state != self._phase:
-            self._enter(parser.state)
+        phase = parser.state
+        if phase != self._phase or (phase and parsed):
+            self._enter(phase)
 
     def eof_received(self) -> bool:
-        # A client that half-closes after its request still gets its answer.
-        return bool(self.exchanges)
+        """A client that half-closes still gets the answers that are under way. Nobody waits there for later ones."""
+        self._ended = True
+        if self._closing:
+            return False
+        if not self._deaf:
+            unanswered = [item for item in self.waiting if type(item) is Request]
+            if unanswered or self.exchanges:
+                last = unanswered[-1] if unanswered else self.exchanges[-1].request
+                last.keep_alive = False
+        self._stop_streamer()
+        return bool(self.exchanges or self.waiting)
 
     def pause_writing(self) -> None:
         self.paused = True
@@ -325,6 +357,8 @@ class Connection(asyncio.Protocol):
     def stream(self, streamer: Streamer) -> None:
         """Hands the connection to an answer that is written over time."""
         self.streamer = streamer
+        if self._ended or self._server.closing:
+            self.after_others(self._stop_streamer)
 
     def drop_streamer(self) -> None:
         """Has the answer that is written over time, if there is one, let go of what it holds."""
@@ -356,11 +390,11 @@ class Connection(asyncio.Protocol):
     def close(self) -> None:
         """Closes after what was written has left."""
         if not self._closing and self._transport is not None:
-            self._closing = True
+            self._closing = self._deaf = True
             self._transport.close()
 
     def abort(self) -> None:
-        self._closing = True
+        self._closing = self._deaf = True
         if self._transport is not None:
             self._transport.abort()
 
@@ -380,6 +414,13 @@ class Connection(asyncio.Protocol):
                 self._start(item)
             elif type(item) is Continue:
                 self.write(_CONTINUE)
+                self._enter(self._phase)  # the client begins to send its body now
+            elif isinstance(item, Failure):
+                request = Request(self._parser.method, b"", {}, "1.1")
+                request.keep_alive = False
+                exchange = Exchange(self, request)
+                exchanges.append(exchange)
+                exchange.fail(item)
         if not self._reading and not self.paused and not self._is_full(PIPELINE_MAX // 2):
             self._resume_reading()
 
@@ -389,7 +430,7 @@ class Connection(asyncio.Protocol):
             self.streamer.tick(now_s)
             return
         if self._lingering:
-            if now_s >= self._deadline_s:
+            if now_s >= self._deadline_s and not self._goes_on(now_s, self._discarded_bytes, LINGER_S):
                 self.abort()
             return
         if self._phase == IDLE and (self._active or self.exchanges):
@@ -399,19 +440,19 @@ class Connection(asyncio.Protocol):
         elif now_s >= self._deadline_s and not self._closing:
             if self._phase == IDLE:
                 self.close()
-            elif not self.exchanges:
+            elif self._phase == BODY and self._goes_on(now_s, self._parser.body_bytes, self._body_timeout_s):
+                pass
+            elif not self.exchanges and not self._deaf:
                 self._refuse(RequestTimeout())
 
     def shut_down(self) -> None:
         """Stops taking requests: streams end with a last event, idle connections close, the others after answering."""
-        if self.streamer is not None:
-            try:
-                self.streamer.stop()
-            except Exception:
-                self.broke()
         for exchange in self.exchanges:
             exchange.request.keep_alive = False
-        if not self.exchanges:
+        self._stop_streamer()
+        if self._lingering:
+            self.abort()
+        elif not self.exchanges:
             self.close()
 
     @property
@@ -420,6 +461,13 @@ class Connection(asyncio.Protocol):
         return self._closing
 
     # ---- inside -------------------------------------------------------------------------------------------------
+
+    def _stop_streamer(self) -> None:
+        if self.streamer is not None:
+            try:
+                self.streamer.stop()
+            except Exception:
+                self.broke()
 
     def _is_full(self, count_max: int) -> bool:
         waiting = self.waiting
@@ -435,37 +483,50 @@ class Connection(asyncio.Protocol):
         self._server.handle(exchange)
 
     def _refuse(self, failure: Failure) -> None:
-        """A fault in the bytes themselves: answer it in its turn, then close."""
-        self.waiting.clear()
-        if self.streamer is not None:
-            self.close()
-            return
-        request = Request(b"", b"", {}, "1.1")
-        request.keep_alive = False
-        exchange = Exchange(self, request)
-        self.exchanges.append(exchange)
-        exchange.fail(failure)
+        """What arrives cannot be taken: that is answered in its turn, then the connection closes."""
+        self._deaf = True
+        self.waiting.append(failure)
+        if not self.exchanges:
+            self.advance()
 
     def _linger(self, transport: asyncio.Transport) -> None:
-        """Closes so that the answer arrives: a client still sending would have it wiped out by a reset."""
-        self._closing = True
-        if self._phase == IDLE or not transport.can_write_eof():
+        """Closes so that the answer arrives: a client still sending would have it wiped out by a reset.
+
+        What it sends is read and thrown away until it stops, for as long as it goes on at the rate of a body.
+        """
+        unread = self._deaf or self._parser.state != IDLE
+        self._closing = self._deaf = True
+        if self._ended or not unread:
             transport.close()
             return
         self._lingering = True
+        self._discarded_bytes = self._counted_bytes = 0
         self._deadline_s = self._server.now_s + LINGER_S
         self._resume_reading_raw(transport)
-        transport.write_eof()
+        if transport.can_write_eof():
+            transport.write_eof()
 
     def _enter(self, phase: int) -> None:
-        """The clock of a request's head or body starts with its first byte; more bytes do not restart it."""
+        """The clock of a request's head or body starts with its first byte; more bytes of a head do not restart it."""
         self._phase = phase
-        settings = self._server.settings
         if phase == HEAD:
-            self._deadline_s = self._server.now_s + settings.head_timeout_ms / 1000
+            self._deadline_s = self._server.now_s + self._server.settings.head_timeout_ms / 1000
         elif phase == BODY:
-            allowance_s = self._parser.body_expected / BODY_RATE_BYTES_PER_S
-            self._deadline_s = self._server.now_s + settings.body_timeout_ms / 1000 + allowance_s
+            self._counted_bytes = self._parser.body_bytes
+            self._deadline_s = self._server.now_s + self._body_timeout_s
+
+    @property
+    def _body_timeout_s(self) -> float:
+        return self._server.settings.body_timeout_ms / 1000
+
+    def _goes_on(self, now_s: float, arrived_bytes: int, window_s: float) -> bool:
+        """Whether enough has arrived since the clock was set, `window_s` before the deadline. It is set again then."""
+        since_s = now_s - self._deadline_s + window_s
+        if arrived_bytes - self._counted_bytes < BODY_RATE_BYTES_PER_S * since_s:
+            return False
+        self._counted_bytes = arrived_bytes
+        self._deadline_s = now_s + window_s
+        return True
 
     def _pause_reading(self) -> None:
         if self._reading and self._transport is not None and not self._closing:
@@ -483,5 +544,5 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
 
 
-def _body_bytes(item: Parsed) -> int:
+def _body_bytes(item: Parsed | Failure) -> int:
     return len(item.body) if type(item) is Request else 0
