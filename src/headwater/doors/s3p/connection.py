@@ -79,7 +79,6 @@ class Connection(asyncio.Protocol):
         "_active",
         "_closing",
         "_deadline_s",
-        "_ended",
         "_in_flight_bytes",
         "_lingering",
         "_parser",
@@ -88,6 +87,7 @@ class Connection(asyncio.Protocol):
         "_unanswered_count",
         "alone",
         "due",
+        "ended",
         "paused",
         "pending",
         "server",
@@ -100,7 +100,8 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._closing = False
         self._lingering = False
-        self._ended = False
+        self.ended = False
+        """The client sends no more, or is not listened to any more: no READ waits for records."""
         self._receiving = True
         self._active = True
         self._deadline_s = 0.0
@@ -158,8 +159,10 @@ class Connection(asyncio.Protocol):
             self.broke()
 
     def eof_received(self) -> bool:
-        # A client that half-closes after its commands still gets its replies.
-        self._ended = True
+        """A client that half-closes still gets its replies. Nobody waits there for records: a blocked READ ends."""
+        self.ended = True
+        if not self._closing and self.alone is not None:
+            self.alone.guard(self.alone.stop)
         return not self._closing and bool(self._unanswered_count)
 
     def pause_writing(self) -> None:
@@ -191,7 +194,7 @@ class Connection(asyncio.Protocol):
         count = self._unanswered_count
         if not count:
             self._in_flight_bytes = 0
-            if self._ended:
+            if self.ended:
                 self.close()
         elif count > PIPELINE_MAX:
             self._stop_receiving()
@@ -344,7 +347,7 @@ class Connection(asyncio.Protocol):
 
     def shut_down(self) -> None:
         """Takes no more commands: a blocked READ returns nothing, those behind it are refused, then it closes."""
-        self._ended = True
+        self.ended = True
         self._stop_receiving()
         if self.alone is not None:
             self.alone.guard(self.alone.stop)
