@@ -168,6 +168,19 @@ def test_a_body_that_waits_for_its_100_continue_is_given_its_time_from_then_on()
     assert hand.exchanges[1].request.body == b"x"
 
 
+def test_time_in_which_the_connection_was_not_read_does_not_count() -> None:
+    hand = Hand()
+    hand.send(GET)
+    hand.send(POST + b"Content-Length: 2\r\n\r\nx")
+    hand.connection.pause_writing()
+    hand.pass_time(3 * WINDOW_S)
+    hand.exchanges[0].empty(200, [])
+    hand.connection.resume_writing()
+    hand.pass_time(0.9 * WINDOW_S)
+    hand.send(b"x")
+    assert hand.statuses() == [200] and hand.exchanges[1].request.body == b"xx"
+
+
 def test_the_clock_starts_again_with_each_of_pipelined_bodies() -> None:
     hand = Hand()
     one = b"POST /now HTTP/1.1\r\n" + HOST + b"Content-Length: 2\r\n\r\nxx"
@@ -210,6 +223,15 @@ def test_a_refused_client_that_is_quiet_is_cut_off() -> None:
     hand = Hand(body_bytes_max=1024)
     hand.send(POST + b"Content-Length: 100000000\r\n\r\n")
     hand.pass_time(connections.LINGER_S + 1)
+    assert hand.aborted
+
+
+def test_a_refused_client_that_goes_on_slowly_is_cut_off_in_the_end() -> None:
+    hand = Hand(body_bytes_max=1024)
+    hand.send(POST + b"Content-Length: 100000000\r\n\r\n")
+    hand.pass_time(connections.LINGER_S_MAX - 1, each=b"x" * connections.BODY_RATE_BYTES_PER_S)
+    assert not hand.closed
+    hand.pass_time(2, each=b"x" * connections.BODY_RATE_BYTES_PER_S)
     assert hand.aborted
 
 

@@ -31,8 +31,9 @@ BODY_RATE_BYTES_PER_S = 1024
 """A body that arrives at this rate is never too slow, however long it takes."""
 LINGER_S = 5.0
 """How long a client that sends on after a refusal may be quiet."""
+LINGER_S_MAX = 300.0
 LINGER_BYTES_MAX = 1024 * 1024 * 1024
-"""What is read of it and thrown away; one that sends more is cut off."""
+"""How long it is read, and how much of it, before it is cut off."""
 WAITING_BYTES_MAX = 4 * 1024 * 1024
 """Bodies of requests that wait for those in front of them; beyond it the socket is not read."""
 T = TypeVar("T")
@@ -205,6 +206,7 @@ class Connection(asyncio.Protocol):
         "_deaf",
         "_discarded_bytes",
         "_ended",
+        "_linger_end_s",
         "_lingering",
         "_parser",
         "_phase",
@@ -241,6 +243,7 @@ class Connection(asyncio.Protocol):
         self._ended = False
         """The client sends no more."""
         self._lingering = False
+        self._linger_end_s = 0.0
         self._discarded_bytes = 0
         self._counted_bytes = 0
         """What had arrived when the clock was last set."""
@@ -430,7 +433,8 @@ class Connection(asyncio.Protocol):
             self.streamer.tick(now_s)
             return
         if self._lingering:
-            if now_s >= self._deadline_s and not self._goes_on(now_s, self._discarded_bytes, LINGER_S):
+            quiet = now_s >= self._deadline_s and not self._goes_on(now_s, self._discarded_bytes, LINGER_S)
+            if quiet or now_s >= self._linger_end_s:
                 self.abort()
             return
         if self._phase == IDLE and (self._active or self.exchanges):
@@ -502,6 +506,7 @@ class Connection(asyncio.Protocol):
         self._lingering = True
         self._discarded_bytes = self._counted_bytes = 0
         self._deadline_s = self._server.now_s + LINGER_S
+        self._linger_end_s = self._server.now_s + LINGER_S_MAX
         self._resume_reading_raw(transport)
         if transport.can_write_eof():
             transport.write_eof()
@@ -542,6 +547,7 @@ class Connection(asyncio.Protocol):
         if not self._reading and self._transport is not None and not self._closing:
             self._reading = True
             self._transport.resume_reading()
+            self._enter(self._phase)  # nothing could arrive until now
 
 
 def _body_bytes(item: Parsed | Failure) -> int:

@@ -38,6 +38,9 @@ COMMANDS_PER_TURN_MAX = 512
 UNFINISHED_RATE_BYTES_PER_S = 64 * 1024
 """A command on its way is given time for its size at this rate, on top of the idle time-out."""
 LINGER_S = 2.0
+"""How long a client that sends on after a refusal may be quiet."""
+LINGER_S_MAX = 300.0
+"""How long it is read, and what it sends thrown away, before it is cut off."""
 RUN_BYTES_MAX = 1024 * 1024
 """Payload of pipelined APPENDs that are submitted as one."""
 
@@ -80,6 +83,7 @@ class Connection(asyncio.Protocol):
         "_closing",
         "_deadline_s",
         "_in_flight_bytes",
+        "_linger_end_s",
         "_lingering",
         "_parser",
         "_receiving",
@@ -100,6 +104,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._closing = False
         self._lingering = False
+        self._linger_end_s = 0.0
         self.ended = False
         """The client sends no more, or is not listened to any more: no READ waits for records."""
         self._receiving = True
@@ -138,6 +143,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._closing:
+            self._active = True
             return
         parsed = self._parser.feed(data)
         if self._unanswered_count:
@@ -333,6 +339,9 @@ class Connection(asyncio.Protocol):
     def tick(self, now_s: float) -> None:
         """Enforces time limits; called by the server's sweep about twice a second."""
         if self._lingering:
+            if self._active:
+                self._active = False
+                self._deadline_s = min(now_s + LINGER_S, self._linger_end_s)
             if now_s >= self._deadline_s:
                 self.abort()
         elif self._active or self.pending or (self.alone is not None and not self.paused):
@@ -385,6 +394,7 @@ class Connection(asyncio.Protocol):
         self.waiting.clear()
         if transport is not None:
             self._deadline_s = self.server.now_s + LINGER_S
+            self._linger_end_s = self.server.now_s + LINGER_S_MAX
             if not self._receiving:
                 self._receiving = True
                 transport.resume_reading()
