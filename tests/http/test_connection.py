@@ -8,9 +8,11 @@ import re
 
 from headwater.config import Settings
 from headwater.doors.http import connection as connections
-from headwater.doors.http.connection import Connection, Exchange
+from headwater.doors.http.connection import Connection
+from headwater.doors.http.exchange import Exchange
 from headwater.doors.http.live import BodyPump
 from headwater.doors.http.respond import Responder
+from headwater.doors.http.slices import Slicer
 from headwater.doors.http.wire import Budget, Heads
 
 WINDOW_S = 10.0
@@ -27,6 +29,7 @@ class Hand:
         self.settings = Settings(body_timeout_ms=int(WINDOW_S * 1000), **settings)  # type: ignore[arg-type]
         self.responder = Responder("*", keeps_nothing=True)
         self.heads, self.bodies = Heads(), Budget(1 << 30)
+        self.slicer = Slicer(self.bodies)
         self.closing = False
         self.now_s = 1_000.0
         self.exchanges: list[Exchange] = []

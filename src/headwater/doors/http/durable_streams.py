@@ -12,7 +12,7 @@ import msgspec
 from headwater.config import Settings
 from headwater.doors.http import headers as parse
 from headwater.doors.http import sse
-from headwater.doors.http.connection import Exchange
+from headwater.doors.http.exchange import Exchange
 from headwater.doors.http.live import SLICE_BYTES, LongPoll, ReadPump, SseFeed
 from headwater.doors.http.origin import base_url
 from headwater.doors.http.respond import Responder, path_of

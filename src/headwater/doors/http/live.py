@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 
 from headwater.doors.http import sse
-from headwater.doors.http.connection import Exchange
+from headwater.doors.http.exchange import Exchange
 from headwater.engine.cold import Reads
 from headwater.engine.group import Group
 from headwater.engine.live import LiveStream

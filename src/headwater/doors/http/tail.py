@@ -22,7 +22,7 @@ import msgspec
 from headwater.config import Settings
 from headwater.doors.http import headers as parse
 from headwater.doors.http import sse
-from headwater.doors.http.connection import Exchange
+from headwater.doors.http.exchange import Exchange
 from headwater.doors.http.live import chunks_to
 from headwater.engine.feed import Batch, Feed
 from headwater.engine.group import Group
