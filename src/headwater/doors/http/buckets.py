@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from headwater.doors.http import headers as parse
-from headwater.doors.http.connection import Exchange
+from headwater.doors.http.exchange import Exchange
 from headwater.engine.group import Group, Outcome
 from headwater.engine.listing import page
 from headwater.errors import BadQuery, BucketExists, BucketNotFound, Failure, MethodNotAllowed, NoSuchRoute
