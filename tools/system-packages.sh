@@ -10,6 +10,8 @@ needed=(
   "chromium chromium" # meets a node as a browser does
   "java openjdk-17-jre-headless" # runs Spark
   "nginx nginx-light" # stands in front of a node
+  "javac openjdk-17-jdk-headless" # compiles a client on the JDK's own HttpClient
+  "curl curl" # asks for HTTP/2, as it does by --http2
 )
 
 if [ "${1-}" = bench ]; then

@@ -194,7 +194,7 @@ class Settings:
     head_bytes_max: int = _size(HTTP, 32 * KIB, KIB, MIB, "Longest request line and headers together.")
     header_count_max: int = _whole(HTTP, 100, 8, 10_000, "Most headers in one request.")
     head_timeout_ms: int = _whole(HTTP, 10_000, 10, HOUR_MS, "Time for the head of a request to arrive.")
-    body_timeout_ms: int = _whole(HTTP, 60_000, 10, HOUR_MS, "Time for the body of a request to arrive.")
+    body_timeout_ms: int = _whole(HTTP, 60_000, 10, HOUR_MS, "How long a body may bring less than 1KiB a second.")
     idle_timeout_ms: int = _whole(HTTP, 75_000, 10, DAY_MS, "How long a connection is kept open between two requests.")
     connections_max: int = _whole(HTTP, 20_000, 1, 1_000_000, "Most connections open at once.")
     write_buffer_bytes_max: int = _size(

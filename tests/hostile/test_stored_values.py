@@ -37,7 +37,7 @@ STREAM = {
     *("stream-next-offset", "stream-up-to-date", "stream-closed", "stream-earliest-offset", "stream-snapshot-offset"),
     *("stream-ttl", "stream-expires-at", "stream-durability", "stream-cursor", "etag", "location"),
     *("stream-sse-data-encoding", "transfer-encoding", "producer-epoch", "producer-seq", "producer-expected-seq"),
-    *("producer-received-seq", "allow", "retry-after", "www-authenticate"),
+    *("producer-received-seq", "x-accel-buffering", "allow", "retry-after", "www-authenticate"),
     *("headwater-position", "headwater-lake-position", "headwater-settled-position", "headwater-next"),
 }
 

@@ -70,6 +70,7 @@ amid = step("flush_amid", file_bytes, meanwhile)
 swaps = st.one_of(step("swap", picks), step("swap_amid", picks, meanwhile), step("torn_swap", picks))
 others = st.one_of(
     step("flush_all"),
+    step("flush_stream", keys, file_bytes),
     step("checkpoint"),
     step("restart"),
     step("torn_flush", file_bytes),

@@ -315,6 +315,14 @@ class World:
     async def flush(self, file_bytes_max: int) -> None:
         await self.flusher(file_bytes_max).flush()
 
+    async def flush_stream(self, key: str, file_bytes_max: int) -> None:
+        """One stream alone: records that are older than its own stay in memory."""
+        stream = self.group.shelf.find(key)
+        if stream is not None:
+            others = {sid: held.floor for sid, held in self.group.shelf.holding.items() if held is not stream}
+            await self.flusher(file_bytes_max).flush_stream(stream)
+            assert {sid: held.floor for sid, held in self.group.shelf.holding.items()} == others
+
     async def flush_all(self) -> None:
         await self.flusher().flush_all()
         assert not self.group.shelf.holding and self.group.shelf.hot_bytes == 0

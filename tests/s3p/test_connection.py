@@ -4,6 +4,7 @@ Nothing here opens a socket; what the commands mean is in `test_spec_server`."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,6 +14,7 @@ from headwater.doors.s3p import connection as connections
 from headwater.doors.s3p.alone import SLICE_BYTES, parts
 from headwater.doors.s3p.outcomes import replied
 from headwater.doors.s3p.replies import id_reply, records
+from headwater.engine.by_id import Record
 from headwater.model.commands import Create, Durability
 from headwater.model.events import Appended
 from tests.s3p import request
@@ -257,6 +259,63 @@ def test_a_client_that_leaves_takes_its_blocked_read_with_it() -> None:
         await door.synced()
         assert door.read("_default/s") == b""
         assert not door.server.connections
+
+    played(play)
+
+
+def test_blocked_reads_end_with_the_input_and_what_is_behind_them_is_done() -> None:
+    async def play() -> None:
+        door = Door()
+        door.create("_default/s")
+        peer = door.peer()
+        blocked = read_request(b"s", block=60_000)
+        peer.send(blocked + append(b"s", b"x") + read_request(b"s", block=60_000, min_id="9000000-0") + blocked)
+        assert peer.connection.eof_received()
+        await door.settle()
+        assert door.server.blocked_count == 0 and not door.group.find("_default/s", touch=False).followers
+        assert peer.taken() == records([])
+        await door.synced()
+        assert peer.taken() == id_reply(1_000_000, 0) + records([]) + records([(1_000_000, 0, b"x")])
+        assert peer.transport.closed
+
+    played(play)
+
+
+def test_a_read_that_is_being_looked_for_is_still_answered_after_the_end_of_input() -> None:
+    async def play() -> None:
+        door = Door()
+        door.create("_default/s")
+        asked: list[Callable[[list[Record]], None]] = []
+        door.server.by_id.read = lambda *given: asked.append(given[5])  # type: ignore[method-assign]
+        peer = door.peer()
+        peer.send(read_request(b"s", block=60_000))
+        assert peer.connection.eof_received() and door.server.blocked_count == 0
+        await door.settle()
+        assert peer.taken() == b"" and not peer.transport.closed
+        asked[0]([(1, 0, b"from the lake")])
+        await door.settle()
+        assert peer.taken() == records([(1, 0, b"from the lake")]) and peer.transport.closed
+
+    played(play)
+
+
+# ---- refusals -------------------------------------------------------------------------------------------------
+
+
+def test_a_refused_client_that_sends_on_is_read_for_a_while_so_that_it_sees_why() -> None:
+    async def play() -> None:
+        door = Door()
+        for step_s, longest_s in ((connections.LINGER_S / 2, connections.LINGER_S_MAX), (0.0, connections.LINGER_S)):
+            peer = door.peer()
+            peer.send(b"nonsense\r\n")
+            assert peer.taken().startswith(b"-ERR_BAD_FORMAT") and peer.transport.eof and peer.transport.reading
+            begin_s = now_s = door.server.now_s
+            while not peer.transport.aborted:
+                now_s += step_s or 0.5
+                if step_s:
+                    peer.send(b"more")
+                peer.connection.tick(now_s)
+            assert longest_s - 1 <= now_s - begin_s <= longest_s + 2
 
     played(play)
 

@@ -175,7 +175,7 @@ class Flusher:
             total += size
         return total
 
-    async def _collect(self, only: LiveStream | None) -> tuple[list[Run], dict[int, LiveStream], int]:
+    async def _collect(self, only: LiveStream | None = None) -> tuple[list[Run], dict[int, LiveStream], int]:
         """Runs of the oldest records, up to a file's size. Walks the streams that hold something, in slices."""
         limit = self._group.log.synced
         holding = self._group.shelf.holding

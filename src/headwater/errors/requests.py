@@ -15,12 +15,15 @@ __all__ = [
     "BadQuery",
     "BadRequest",
     "BodyTooLarge",
+    "EncodedBody",
     "ExpectationFailed",
     "HeadTooLarge",
     "MethodNotAllowed",
     "NoSuchRoute",
     "RequestTimeout",
+    "TooManyHeaders",
     "TooManyRecords",
+    "TransferCodingUnknown",
     "VersionNotSupported",
 ]
 
@@ -102,11 +105,14 @@ class BadBody(Failure):
 
 
 class BodyTooLarge(Failure):
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, setting: str = "") -> None:
         self.limit_bytes = limit_bytes
+        self.setting = setting
+        """The one that sets the limit, where one does."""
 
     def message(self) -> str:
-        return f"the body is larger than this server takes ({self.limit_bytes} bytes); split the append"
+        limit = f"{self.setting}: {self.limit_bytes}" if self.setting else f"{self.limit_bytes}"
+        return f"the body is larger than this server takes ({limit} bytes); split the append"
 
 
 class TooManyRecords(Failure):
@@ -122,11 +128,34 @@ class TooManyRecords(Failure):
 
 
 class HeadTooLarge(Failure):
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, part: str = "request line and headers") -> None:
         self.limit_bytes = limit_bytes
+        self.part = part
 
     def message(self) -> str:
-        return f"the request line and headers are larger than this server takes ({self.limit_bytes} bytes)"
+        return f"the {self.part} are larger than this server takes (head_bytes_max: {self.limit_bytes} bytes)"
+
+
+class TooManyHeaders(Failure):
+    def __init__(self, limit_count: int, part: str = "headers") -> None:
+        self.limit_count = limit_count
+        self.part = part
+
+    def message(self) -> str:
+        return f"the request has more {self.part} than this server takes (header_count_max: {self.limit_count})"
+
+
+class EncodedBody(Failure):
+    def message(self) -> str:
+        return "a body is stored as it comes: send it as it is, without Content-Encoding"
+
+    def headers(self) -> tuple[tuple[str, str], ...]:
+        return (("Accept-Encoding", "identity"),)
+
+
+class TransferCodingUnknown(Failure):
+    def message(self) -> str:
+        return "the only Transfer-Encoding that is understood is chunked"
 
 
 class RequestTimeout(Failure):

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from headwater import config
 from headwater.config import Settings
 from headwater.doors.http import headers as parse
-from headwater.doors.http.connection import Exchange
+from headwater.doors.http.exchange import Exchange
 from headwater.doors.http.routes import Routes
 from headwater.engine.checkpoint import checkpoint
 from headwater.engine.group import Group

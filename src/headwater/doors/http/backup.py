@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from headwater.doors.http import headers as parse
-from headwater.doors.http.connection import Exchange
+from headwater.doors.http.exchange import Exchange
 from headwater.engine.backup import Backups, Hold
 from headwater.errors import BadBody, BadQuery, MethodNotAllowed, NoSuchRoute
 from headwater.model import json_mode

@@ -10,7 +10,7 @@ from struct import Struct
 from headwater.config import Settings
 from headwater.doors.http import headers as parse
 from headwater.doors.http.bulk_entries import AT_ONCE_BYTES_MAX, REQUEST_TIMES, BulkEntry, Pause, bulk_entries
-from headwater.doors.http.connection import Exchange
+from headwater.doors.http.exchange import Exchange
 from headwater.doors.http.slices import Work
 from headwater.engine import buckets as engine_buckets
 from headwater.engine.engine import Engine

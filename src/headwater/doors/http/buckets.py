@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 
 from headwater.doors.http import headers as parse
-from headwater.doors.http.connection import Exchange
+from headwater.doors.http.exchange import Exchange
 from headwater.engine import buckets as engine
 from headwater.errors import BadQuery, BucketExists, MethodNotAllowed, NoSuchRoute
 from headwater.model.names import check_bucket

@@ -13,7 +13,7 @@ import msgspec
 
 from headwater.config import Settings
 from headwater.doors.http import headers as parse
-from headwater.doors.http.connection import Exchange
+from headwater.doors.http.exchange import Exchange
 from headwater.doors.http.snapshots import discard_refused
 from headwater.engine.engine import Engine
 from headwater.engine.group import Outcome

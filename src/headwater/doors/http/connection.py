@@ -10,164 +10,30 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
 
 from headwater.doors import faults
 from headwater.doors.http import outflow
-from headwater.doors.http.respond import Responder
-from headwater.doors.http.slices import Work
+from headwater.doors.http.exchange import Exchange
 from headwater.doors.http.wire import BODY, HEAD, IDLE, Continue, Parsed, Request, RequestParser
-from headwater.engine.group import Outcome
-from headwater.errors import Failure, MethodNotAllowed, NoSuchRoute, Overloaded, RequestTimeout
-from headwater.world import BlobsUnavailable
+from headwater.errors import Failure, RequestTimeout
 
 if TYPE_CHECKING:
     from headwater.doors.http.server import HttpServer
 
 PIPELINE_MAX = 256
 """Unanswered requests of one connection; beyond it the socket is not read."""
-BODY_RATE_BYTES_PER_S = 64 * 1024
-"""A body is given time for its size at this rate, on top of the fixed allowance."""
+BODY_RATE_BYTES_PER_S = 1024
+"""A body that arrives at this rate is never too slow, however long it takes."""
+LINGER_S = 5.0
+"""How long a client that sends on after a refusal may be quiet."""
+LINGER_S_MAX = 300.0
+LINGER_BYTES_MAX = 1024 * 1024 * 1024
+"""How long it is read, and how much of it, before it is cut off."""
 WAITING_BYTES_MAX = 4 * 1024 * 1024
 """Bodies of requests that wait for those in front of them; beyond it the socket is not read."""
-LINGER_S = 2.0
-T = TypeVar("T")
-_running: set[asyncio.Task[None]] = set()
-"""Tasks of exchanges under way: the event loop itself holds them only weakly."""
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-
-
-class Exchange:
-    """A request and the place of its answer in the order of answers."""
-
-    __slots__ = ("answer", "begun", "connection", "request", "then")
-
-    def __init__(self, connection: Connection, request: Request) -> None:
-        self.connection = connection
-        self.request = request
-        self.answer: bytes | None = None
-        self.begun = False
-        """True once a part of the answer has been written: it cannot become another one any more."""
-        self.then: Callable[[Exchange, Outcome], None] | None = None
-        """What to do with the outcome of a submitted command."""
-
-    def only(self, method: bytes, rest: bytes = b"") -> None:
-        """Refuses any other method, and a path that goes on."""
-        if rest not in (b"", b"/"):
-            raise NoSuchRoute
-        if self.request.method != method:
-            raise MethodNotAllowed(f"{method.decode()}, OPTIONS")
-
-    def resolve(self, outcome: Outcome) -> None:
-        if self.then is not None:
-            try:
-                self.then(self, outcome)
-            except Failure as failure:
-                self.fail(failure)
-            except Exception:
-                self.broke()
-
-    def when(self, act: Callable[[Outcome], None]) -> None:
-        """Once the outcome is there: a failure is answered, anything else is given to `act`, which may raise one."""
-
-        def then(exchange: Exchange, outcome: Outcome) -> None:
-            if isinstance(outcome, Failure):
-                raise outcome
-            act(outcome)
-
-        self.then = then
-
-    def told(self, act: Callable[[T], None]) -> Callable[[T | Failure], None]:
-        """A callback that answers a failure, its own or one that it is given, and hands anything else to `act`."""
-
-        def done(found: T | Failure) -> None:
-            try:
-                if isinstance(found, Failure):
-                    self.fail(found)
-                else:
-                    act(found)
-            except Failure as failure:
-                self.fail(failure)
-            except Exception:
-                self.broke()
-
-        return done
-
-    def run(self, work: Coroutine[None, None, None]) -> None:
-        """Answers from a coroutine: for what takes a worker thread. Failures it raises are answered too."""
-        task = asyncio.get_running_loop().create_task(self._guarded(work))
-        _running.add(task)
-        task.add_done_callback(_running.discard)
-
-    def in_slices(self, work: Work) -> None:
-        """Has a long body read by `work`, with others' turns in between. Failures it raises are answered."""
-        self.connection.slicer.add(self, work)
-
-    async def _guarded(self, work: Coroutine[None, None, None]) -> None:
-        try:
-            await work
-        except BlobsUnavailable as error:
-            self.fail(Overloaded(f"the object store does not answer ({error})"))
-        except Failure as failure:
-            self.fail(failure)
-        except Exception:
-            self.broke()
-
-    def broke(self) -> None:
-        """Called while an exception is handled that is a fault of this server: it is logged, and the client is told.
-
-        An answer that has begun cannot tell it: its connection ends.
-        """
-        connection, request = self.connection, self.request
-        failure = faults.report("http", method=request.method, target=request.target[:200])
-        if self not in connection.exchanges:
-            return  # answered, or the client is gone
-        if connection.exchanges[0] is self:
-            connection.drop_streamer()  # at once: what wrote it is not to try again
-        if self.begun:
-            connection.abort()
-        elif self.answer is None:
-            self.fail(failure)
-
-    @property
-    def responder(self) -> Responder:
-        return self.connection.responder
-
-    def reply(self, data: bytes) -> None:
-        """The whole answer. It leaves when every answer in front of it has left."""
-        connection = self.connection
-        exchanges = connection.exchanges
-        if exchanges and exchanges[0] is self:
-            exchanges.popleft()
-            connection.send(data, self.request.keep_alive)
-            if exchanges or connection.waiting:
-                connection.advance()
-        else:
-            self.answer = data
-
-    def begin(self, head: bytes) -> None:
-        """Writes the header block of an answer that follows part by part."""
-        self.begun = True
-        self.connection.write(head)
-
-    def empty(self, status: int, headers: list[tuple[str, str]]) -> None:
-        """An answer without a body."""
-        length = None if status in (204, 304) else 0
-        self.reply(self.responder.head(status, headers, length, self.request.keep_alive))
-
-    def json(self, status: int, value: object) -> None:
-        data = self.responder.json(status, value, self.request.keep_alive)
-        self.reply(data[: data.index(b"\r\n\r\n") + 4] if self.request.method == b"HEAD" else data)
-
-    def fail(self, failure: Failure) -> None:
-        request = self.request
-        head_only = request.method == b"HEAD"
-        try:
-            data = self.responder.failure(failure, request.keep_alive, head_only)
-        except Exception:
-            data = self.responder.failure(faults.report("http"), request.keep_alive, head_only)
-        self.reply(data)
 
 
 class Streamer(Protocol):
@@ -182,7 +48,10 @@ class Streamer(Protocol):
         ...
 
     def stop(self) -> None:
-        """The server is shutting down: say goodbye and finish."""
+        """Nothing more is to be waited for: the client sends no more, or the server is shutting down.
+
+        An answer that waits for what is written later ends now; any other goes on to its end.
+        """
         ...
 
     def lost(self) -> None:
@@ -194,7 +63,12 @@ class Connection(asyncio.Protocol):
     __slots__ = (
         "_active",
         "_closing",
+        "_counted_bytes",
         "_deadline_s",
+        "_deaf",
+        "_discarded_bytes",
+        "_ended",
+        "_linger_end_s",
         "_lingering",
         "_parser",
         "_phase",
@@ -225,13 +99,23 @@ class Connection(asyncio.Protocol):
         )
         self._transport: asyncio.Transport | None = None
         self._closing = False
+        """Nothing more is written."""
+        self._deaf = False
+        """What still arrives is thrown away."""
+        self._ended = False
+        """The client sends no more."""
         self._lingering = False
+        self._linger_end_s = 0.0
+        self._discarded_bytes = 0
+        self._counted_bytes = 0
+        """What had arrived when the clock was last set."""
         self._active = True
         self._phase = IDLE
         self._reading = True
         self._deadline_s = 0.0
         self.exchanges: deque[Exchange] = deque()
-        self.waiting: deque[Parsed] = deque()
+        self.waiting: deque[Parsed | Failure] = deque()
+        """Requests that have not started; behind them what ends the connection, if anything does."""
         self.streamer: Streamer | None = None
         self.unjudged: Exchange | None = None
         """A request whose body is still being read in slices: nothing behind it may be judged before it."""
@@ -246,7 +130,7 @@ class Connection(asyncio.Protocol):
             self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._closing = True
+        self._closing = self._deaf = True
         self._parser.close()
         self._server.forget(self)
         self.drop_streamer()
@@ -254,7 +138,10 @@ class Connection(asyncio.Protocol):
         self.waiting.clear()
 
     def data_received(self, data: bytes) -> None:
-        if self._closing:
+        if self._deaf:
+            self._discarded_bytes += len(data)
+            if self._discarded_bytes > LINGER_BYTES_MAX:
+                self.abort()
             return
         self._active = True
         parser = self._parser
@@ -281,12 +168,22 @@ class Connection(asyncio.Protocol):
             self._refuse(parser.failure)
         elif len(self.exchanges) > PIPELINE_MAX or (self.waiting and self._is_full(PIPELINE_MAX)):
             self._pause_reading()
-        if parser.state != self._phase:
-            self._enter(parser.state)
+        phase = parser.state
+        if phase != self._phase or (phase and parsed):
+            self._enter(phase)
 
     def eof_received(self) -> bool:
-        # A client that half-closes after its request still gets its answer.
-        return bool(self.exchanges)
+        """A client that half-closes still gets the answers that are under way. Nobody waits there for later ones."""
+        self._ended = True
+        if self._closing:
+            return False
+        if not self._deaf:
+            unanswered = [item for item in self.waiting if type(item) is Request]
+            if unanswered or self.exchanges:
+                last = unanswered[-1] if unanswered else self.exchanges[-1].request
+                last.keep_alive = False
+        self._stop_streamer()
+        return bool(self.exchanges or self.waiting)
 
     def pause_writing(self) -> None:
         self.paused = True
@@ -325,6 +222,8 @@ class Connection(asyncio.Protocol):
     def stream(self, streamer: Streamer) -> None:
         """Hands the connection to an answer that is written over time."""
         self.streamer = streamer
+        if self._ended or self._server.closing:
+            self.after_others(self._stop_streamer)
 
     def drop_streamer(self) -> None:
         """Has the answer that is written over time, if there is one, let go of what it holds."""
@@ -356,11 +255,11 @@ class Connection(asyncio.Protocol):
     def close(self) -> None:
         """Closes after what was written has left."""
         if not self._closing and self._transport is not None:
-            self._closing = True
+            self._closing = self._deaf = True
             self._transport.close()
 
     def abort(self) -> None:
-        self._closing = True
+        self._closing = self._deaf = True
         if self._transport is not None:
             self._transport.abort()
 
@@ -380,6 +279,13 @@ class Connection(asyncio.Protocol):
                 self._start(item)
             elif type(item) is Continue:
                 self.write(_CONTINUE)
+                self._enter(self._phase)  # the client begins to send its body now
+            elif isinstance(item, Failure):
+                request = Request(self._parser.method, b"", {}, "1.1")
+                request.keep_alive = False
+                exchange = Exchange(self, request)
+                exchanges.append(exchange)
+                exchange.fail(item)
         if not self._reading and not self.paused and not self._is_full(PIPELINE_MAX // 2):
             self._resume_reading()
 
@@ -389,7 +295,8 @@ class Connection(asyncio.Protocol):
             self.streamer.tick(now_s)
             return
         if self._lingering:
-            if now_s >= self._deadline_s:
+            quiet = now_s >= self._deadline_s and not self._goes_on(now_s, self._discarded_bytes, LINGER_S)
+            if quiet or now_s >= self._linger_end_s:
                 self.abort()
             return
         if self._phase == IDLE and (self._active or self.exchanges):
@@ -399,19 +306,19 @@ class Connection(asyncio.Protocol):
         elif now_s >= self._deadline_s and not self._closing:
             if self._phase == IDLE:
                 self.close()
-            elif not self.exchanges:
+            elif self._phase == BODY and self._goes_on(now_s, self._parser.body_bytes, self._body_timeout_s):
+                pass
+            elif not self.exchanges and not self._deaf:
                 self._refuse(RequestTimeout())
 
     def shut_down(self) -> None:
         """Stops taking requests: streams end with a last event, idle connections close, the others after answering."""
-        if self.streamer is not None:
-            try:
-                self.streamer.stop()
-            except Exception:
-                self.broke()
         for exchange in self.exchanges:
             exchange.request.keep_alive = False
-        if not self.exchanges:
+        self._stop_streamer()
+        if self._lingering:
+            self.abort()
+        elif not self.exchanges:
             self.close()
 
     @property
@@ -420,6 +327,13 @@ class Connection(asyncio.Protocol):
         return self._closing
 
     # ---- inside -------------------------------------------------------------------------------------------------
+
+    def _stop_streamer(self) -> None:
+        if self.streamer is not None:
+            try:
+                self.streamer.stop()
+            except Exception:
+                self.broke()
 
     def _is_full(self, count_max: int) -> bool:
         waiting = self.waiting
@@ -435,37 +349,51 @@ class Connection(asyncio.Protocol):
         self._server.handle(exchange)
 
     def _refuse(self, failure: Failure) -> None:
-        """A fault in the bytes themselves: answer it in its turn, then close."""
-        self.waiting.clear()
-        if self.streamer is not None:
-            self.close()
-            return
-        request = Request(b"", b"", {}, "1.1")
-        request.keep_alive = False
-        exchange = Exchange(self, request)
-        self.exchanges.append(exchange)
-        exchange.fail(failure)
+        """What arrives cannot be taken: that is answered in its turn, then the connection closes."""
+        self._deaf = True
+        self.waiting.append(failure)
+        if not self.exchanges:
+            self.advance()
 
     def _linger(self, transport: asyncio.Transport) -> None:
-        """Closes so that the answer arrives: a client still sending would have it wiped out by a reset."""
-        self._closing = True
-        if self._phase == IDLE or not transport.can_write_eof():
+        """Closes so that the answer arrives: a client still sending would have it wiped out by a reset.
+
+        What it sends is read and thrown away until it stops, for as long as it goes on at the rate of a body.
+        """
+        unread = self._deaf or self._parser.state != IDLE
+        self._closing = self._deaf = True
+        if self._ended or not unread:
             transport.close()
             return
         self._lingering = True
+        self._discarded_bytes = self._counted_bytes = 0
         self._deadline_s = self._server.now_s + LINGER_S
+        self._linger_end_s = self._server.now_s + LINGER_S_MAX
         self._resume_reading_raw(transport)
-        transport.write_eof()
+        if transport.can_write_eof():
+            transport.write_eof()
 
     def _enter(self, phase: int) -> None:
-        """The clock of a request's head or body starts with its first byte; more bytes do not restart it."""
+        """The clock of a request's head or body starts with its first byte; more bytes of a head do not restart it."""
         self._phase = phase
-        settings = self._server.settings
         if phase == HEAD:
-            self._deadline_s = self._server.now_s + settings.head_timeout_ms / 1000
+            self._deadline_s = self._server.now_s + self._server.settings.head_timeout_ms / 1000
         elif phase == BODY:
-            allowance_s = self._parser.body_expected / BODY_RATE_BYTES_PER_S
-            self._deadline_s = self._server.now_s + settings.body_timeout_ms / 1000 + allowance_s
+            self._counted_bytes = self._parser.body_bytes
+            self._deadline_s = self._server.now_s + self._body_timeout_s
+
+    @property
+    def _body_timeout_s(self) -> float:
+        return self._server.settings.body_timeout_ms / 1000
+
+    def _goes_on(self, now_s: float, arrived_bytes: int, window_s: float) -> bool:
+        """Whether enough has arrived since the clock was set, `window_s` before the deadline. It is set again then."""
+        since_s = now_s - self._deadline_s + window_s
+        if arrived_bytes - self._counted_bytes < BODY_RATE_BYTES_PER_S * since_s:
+            return False
+        self._counted_bytes = arrived_bytes
+        self._deadline_s = now_s + window_s
+        return True
 
     def _pause_reading(self) -> None:
         if self._reading and self._transport is not None and not self._closing:
@@ -481,7 +409,8 @@ class Connection(asyncio.Protocol):
         if not self._reading and self._transport is not None and not self._closing:
             self._reading = True
             self._transport.resume_reading()
+            self._enter(self._phase)  # nothing could arrive until now
 
 
-def _body_bytes(item: Parsed) -> int:
+def _body_bytes(item: Parsed | Failure) -> int:
     return len(item.body) if type(item) is Request else 0

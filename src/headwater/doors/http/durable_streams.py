@@ -12,7 +12,7 @@ import msgspec
 from headwater.config import Settings
 from headwater.doors.http import headers as parse
 from headwater.doors.http import sse
-from headwater.doors.http.connection import Exchange
+from headwater.doors.http.exchange import Exchange
 from headwater.doors.http.live import SLICE_BYTES, LongPoll, ReadPump, SseFeed
 from headwater.doors.http.origin import base_url
 from headwater.doors.http.respond import Responder, path_of
@@ -395,16 +395,9 @@ class DurableStreams:
             exchange.empty(204, answer)
 
     def _sse(self, exchange: Exchange, stream: LiveStream, offset: int, cursor: str | None) -> None:
-        if exchange.request.version != "1.1":
-            raise BadQuery("live", "SSE needs HTTP/1.1")
         start = plan(stream, offset, 1)
         begin = start.offset if isinstance(start, Cold) else start.start
-        answer = [
-            ("Content-Type", "text/event-stream"),
-            ("Cache-Control", "no-cache"),
-            ("X-Accel-Buffering", "no"),
-            ("Transfer-Encoding", "chunked"),
-        ]
+        answer = sse.headers(exchange.request.version)
         if begin == stream.visible and stream.closed_visible:
             # There is nothing to follow: the head says so already, as that of a catch-up read does.
             answer += [

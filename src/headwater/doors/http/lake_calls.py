@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from headwater.doors.http import headers as parse
-from headwater.doors.http.connection import Exchange
+from headwater.doors.http.exchange import Exchange
 from headwater.doors.http.pipeline import ARROW
 from headwater.doors.http.routes import Routes
 from headwater.engine.checkpoint import checkpoint

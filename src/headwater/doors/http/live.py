@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 
 from headwater.doors.http import sse
-from headwater.doors.http.connection import Exchange
+from headwater.doors.http.exchange import Exchange
 from headwater.engine.engine import Engine
 from headwater.engine.live import LiveStream
 from headwater.engine.reads import Data, Slice
@@ -45,8 +45,7 @@ class BodyPump:
 
     def tick(self, now_s: float) -> None: ...
 
-    def stop(self) -> None:
-        self._exchange.request.keep_alive = False
+    def stop(self) -> None: ...
 
     def lost(self) -> None: ...
 
@@ -132,8 +131,7 @@ class ReadPump:
         self._again = None
         self.drained()
 
-    def stop(self) -> None:
-        self._exchange.request.keep_alive = False
+    def stop(self) -> None: ...
 
     def lost(self) -> None:
         self._parts = self._again = None
@@ -180,6 +178,14 @@ def _behind(parts: Iterator[Data], sent_bytes: int) -> Iterator[Data]:
         if sent_bytes < len(part):
             yield memoryview(part)[sent_bytes:] if sent_bytes else part
         sent_bytes = max(0, sent_bytes - len(part))
+
+
+def chunks_to(exchange: Exchange) -> Callable[[bytes], None]:
+    """What writes the chunks of an answer, in the way that its client understands."""
+    write = exchange.connection.write
+    if exchange.request.version == "1.0":
+        return lambda chunks: write(sse.content(chunks))
+    return write
 
 
 class LongPoll:
@@ -230,7 +236,6 @@ class LongPoll:
     def tick(self, now_s: float) -> None: ...
 
     def stop(self) -> None:
-        self._exchange.request.keep_alive = False
         self._time_out()
 
     def lost(self) -> None:
@@ -258,6 +263,7 @@ class SseFeed:
         self._cursor = cursor
         self._keepalive_s = keepalive_s
         self._closed = closed
+        self._write = chunks_to(exchange)
         self._over = False
         self._reading = False
         self._pumping = False
@@ -294,7 +300,7 @@ class SseFeed:
                 return
             cached = stream.encoded
             if cached is not None and (found := cached.get(self._place())) is not None:
-                connection.write(found[0])
+                self._write(found[0])
                 self._advance(found[1], found[2])
                 continue
             self._reading = self._pumping = True
@@ -330,7 +336,7 @@ class SseFeed:
             if self._stream.encoded is None:
                 self._stream.encoded = {}
             self._stream.encoded[place] = (data, part.end, part.closed)
-        self._exchange.connection.write(data)
+        self._write(data)
         self._advance(part.end, part.closed)
         if not self._pumping:
             self._pump()
@@ -349,7 +355,7 @@ class SseFeed:
             self._quiet_since_s = now_s
         elif now_s - self._quiet_since_s >= self._keepalive_s - 1 and not self._exchange.connection.paused:
             self._quiet_since_s = now_s
-            self._exchange.connection.write(sse.KEEP_ALIVE)
+            self._write(sse.KEEP_ALIVE)
 
     def gone(self, stream: LiveStream) -> None:
         try:
@@ -359,7 +365,6 @@ class SseFeed:
 
     def stop(self) -> None:
         """A last control event tells the client where to resume."""
-        self._exchange.request.keep_alive = False
         at_tail = self._offset == self._stream.visible
         self._end(sse.chunk(sse.control_event(self._offset, self._cursor(), at_tail, False)))
 
@@ -367,9 +372,8 @@ class SseFeed:
         if self._over:
             return
         self._leave()
-        connection = self._exchange.connection
-        connection.write(last + sse.LAST_CHUNK)
-        connection.finish(self._exchange)
+        self._write(last + sse.LAST_CHUNK)
+        self._exchange.connection.finish(self._exchange)
 
     def lost(self) -> None:
         self._leave()

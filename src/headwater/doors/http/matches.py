@@ -15,7 +15,7 @@ import asyncio
 
 import msgspec
 
-from headwater.doors.http.connection import Exchange
+from headwater.doors.http.exchange import Exchange
 from headwater.engine.group import Group
 from headwater.engine.listing import keys_from, page, visible
 from headwater.errors import BadBody

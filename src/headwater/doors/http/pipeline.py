@@ -28,7 +28,7 @@ from collections.abc import Callable
 from typing import Any
 
 from headwater.doors.http import headers as parse
-from headwater.doors.http.connection import Exchange
+from headwater.doors.http.exchange import Exchange
 from headwater.engine.feed import Batch
 from headwater.engine.flush import Flusher
 from headwater.engine.group import Group

@@ -29,10 +29,12 @@ REASONS = {
     410: b"Gone",
     412: b"Precondition Failed",
     413: b"Content Too Large",
+    415: b"Unsupported Media Type",
     417: b"Expectation Failed",
     429: b"Too Many Requests",
     431: b"Request Header Fields Too Large",
     500: b"Internal Server Error",
+    501: b"Not Implemented",
     503: b"Service Unavailable",
     505: b"HTTP Version Not Supported",
 }

@@ -19,8 +19,8 @@ from headwater.config import Settings
 from headwater.doors.http import headers as parse
 from headwater.doors.http.batch import Batches
 from headwater.doors.http.buckets import Buckets
-from headwater.doors.http.connection import Exchange
 from headwater.doors.http.durable_streams import DurableStreams
+from headwater.doors.http.exchange import Exchange
 from headwater.doors.http.snapshots import Snapshots
 from headwater.errors import MethodNotAllowed, NoSuchRoute
 from headwater.errors.node import RETRY_AFTER_S

@@ -8,7 +8,8 @@ from __future__ import annotations
 import time
 
 from headwater.config import Settings
-from headwater.doors.http.connection import Connection, Exchange
+from headwater.doors.http.connection import Connection
+from headwater.doors.http.exchange import Exchange
 from headwater.doors.http.respond import Responder
 from headwater.doors.http.routes import Routes
 from headwater.doors.http.slices import Slicer

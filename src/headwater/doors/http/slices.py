@@ -19,7 +19,7 @@ from headwater.doors.http.wire import Budget
 from headwater.errors import Failure
 
 if TYPE_CHECKING:
-    from headwater.doors.http.connection import Exchange
+    from headwater.doors.http.exchange import Exchange
 
 Work = Generator[None, None, None]
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from headwater.config import Settings
 from headwater.doors.http import headers as parse
-from headwater.doors.http.connection import Exchange
+from headwater.doors.http.exchange import Exchange
 from headwater.doors.http.live import SLICE_BYTES, BodyPump
 from headwater.doors.http.origin import redirect
 from headwater.doors.http.respond import header, path_of

@@ -24,6 +24,23 @@ def chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
+def content(chunks: bytes) -> bytes:
+    """What chunks hold: HTTP/1.0 has none, there the end of the connection ends the body."""
+    found: list[bytes] = []
+    while chunks:
+        line, _, chunks = chunks.partition(b"\r\n")
+        size = int(line, 16)
+        found.append(chunks[:size])
+        chunks = chunks[size + 2 :]
+    return b"".join(found)
+
+
+def headers(version: str) -> list[tuple[str, str]]:
+    """Those of every answer that is a stream of events."""
+    plain = [("Content-Type", "text/event-stream"), ("Cache-Control", "no-cache"), ("X-Accel-Buffering", "no")]
+    return plain if version == "1.0" else [*plain, ("Transfer-Encoding", "chunked")]
+
+
 def data_event(part: Slice) -> bytes:
     stream = part.stream
     if stream.is_json:

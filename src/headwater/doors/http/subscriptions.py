@@ -21,7 +21,7 @@ import msgspec
 
 from headwater.config import Settings
 from headwater.doors.http import headers as parse
-from headwater.doors.http.connection import Exchange
+from headwater.doors.http.exchange import Exchange
 from headwater.doors.http.origin import base_url
 from headwater.errors import (
     BadAck,

@@ -22,7 +22,8 @@ import msgspec
 from headwater.config import Settings
 from headwater.doors.http import headers as parse
 from headwater.doors.http import sse
-from headwater.doors.http.connection import Exchange
+from headwater.doors.http.exchange import Exchange
+from headwater.doors.http.live import chunks_to
 from headwater.engine.feed import Batch, Feed
 from headwater.engine.group import Group
 from headwater.engine.listing import keys_below
@@ -46,8 +47,6 @@ class Tails:
             raise NoSuchRoute
         if request.method != b"GET":
             raise MethodNotAllowed("GET, OPTIONS")
-        if request.version != "1.1":
-            raise BadQuery("live", "SSE needs HTTP/1.1")
         wanted = parse.query(query, ("bucket", "prefix", "after", "from"))
         keys = self._named(query)
         bucket = wanted.get("bucket")
@@ -128,6 +127,7 @@ class _Tail:
     ) -> None:
         self._owner = owner
         self._exchange = exchange
+        self._write = chunks_to(exchange)
         self._tally = group.tally
         self._sent_bytes: dict[str, int] = {}
         """By bucket."""
@@ -144,16 +144,11 @@ class _Tail:
             raise
         owner.open_count += 1
         exchange.connection.stream(self)
-        headers = [
-            ("Content-Type", "text/event-stream"),
-            ("Cache-Control", "no-cache"),
-            ("X-Accel-Buffering", "no"),
-            ("Transfer-Encoding", "chunked"),
-        ]
-        head = exchange.responder.head(200, headers, None, exchange.request.keep_alive)
+        request = exchange.request
+        exchange.begin(exchange.responder.head(200, sse.headers(request.version), None, request.keep_alive))
         # The first event tells where a client that hears nothing else would resume.
         opening = b"event: open\nid: 0:%d\ndata:{}\n\n" % position
-        exchange.begin(head + sse.chunk(opening))
+        self._write(sse.chunk(opening))
         self.drained()
 
     def _wake(self) -> None:
@@ -175,13 +170,13 @@ class _Tail:
             held.append(event)
             size += len(event)
             if size >= 65_536:
-                connection.write(sse.chunk(b"".join(held)))
+                self._write(sse.chunk(b"".join(held)))
                 held, size = [], 0
                 self._quiet_since_s = 0.0
                 if connection.paused:
                     return
         if held:
-            connection.write(sse.chunk(b"".join(held)))
+            self._write(sse.chunk(b"".join(held)))
             self._quiet_since_s = 0.0
 
     def tick(self, now_s: float) -> None:
@@ -191,16 +186,15 @@ class _Tail:
             self._quiet_since_s = now_s
         elif now_s - self._quiet_since_s >= self._keepalive_s - 1 and not self._exchange.connection.paused:
             self._quiet_since_s = now_s
-            self._exchange.connection.write(sse.KEEP_ALIVE)
+            self._write(sse.KEEP_ALIVE)
 
     def stop(self) -> None:
-        self._exchange.request.keep_alive = False
         self._end()
 
     def _end(self) -> None:
         if not self._over:
             self.lost()
-            self._exchange.connection.write(sse.LAST_CHUNK)
+            self._write(sse.LAST_CHUNK)
             self._exchange.connection.finish(self._exchange)
 
     def lost(self) -> None:

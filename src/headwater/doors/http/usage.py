@@ -14,7 +14,7 @@ from __future__ import annotations
 from datetime import date, timedelta
 
 from headwater.doors.http import headers as parse
-from headwater.doors.http.connection import Exchange
+from headwater.doors.http.exchange import Exchange
 from headwater.errors import BadQuery
 from headwater.world import Catalog
 

@@ -1,21 +1,31 @@
-"""HTTP/1.1 requests out of bytes, however they are cut: sans-IO, on httptools (llhttp).
+"""HTTP/1.1 requests out of bytes, however they are cut: sans-IO.
 
 Owns parsing and its limits. Never writes a response, and never sees a socket.
+
+httptools (llhttp) reads the heads, each fed up to its last byte. Bodies are counted and cut here: llhttp takes what
+follows a request to upgrade for another protocol, and sets no limit to chunk extensions and trailers.
 """
 
 from __future__ import annotations
 
+import re
 from io import BytesIO
 
 import httptools
 
+from headwater.doors.http.chunked import ChunkedBody
+from headwater.doors.http.respond import METHODS
 from headwater.errors import (
     BadRequest,
     BodyTooLarge,
+    EncodedBody,
     ExpectationFailed,
     Failure,
     HeadTooLarge,
+    MethodNotAllowed,
     Overloaded,
+    TooManyHeaders,
+    TransferCodingUnknown,
     VersionNotSupported,
 )
 
@@ -54,8 +64,13 @@ class Continue:
 Parsed = Request | Continue
 
 IDLE, HEAD, BODY = 0, 1, 2
-_ONCE = (b"producer-", b"stream-", b"content-type", b"host", b"if-match")
+_ONCE = (b"producer-", b"stream-", b"content-type", b"content-encoding", b"transfer-encoding", b"host", b"if-match")
 """Headers whose repetition would leave it open which one is meant."""
+_HEAD_END = b"\r\n\r\n"
+_NO_CHUNKS = b"0\r\n\r\n"
+"""What llhttp is told of a chunked body, so that it is ready for the next head."""
+_HOST = re.compile(rb"(?:[A-Za-z0-9._~!$&'()*+,;=%-]+|\[[0-9A-Za-z:.%_~-]+\])(?::[0-9]*)?")
+_ABSOLUTE = re.compile(rb"https?://([^/?]*)(.*)", re.IGNORECASE | re.DOTALL)
 
 
 class Budget:
@@ -102,11 +117,12 @@ class RequestParser:
 
     __slots__ = (
         "_body",
-        "_body_limit",
         "_body_max",
-        "_body_size",
         "_budget",
+        "_chunks",
+        "_expected_bytes",
         "_failure",
+        "_head_end",
         "_head_max",
         "_head_size",
         "_header_count",
@@ -114,14 +130,16 @@ class RequestParser:
         "_headers_max",
         "_heads",
         "_held",
+        "_host",
+        "_in_step",
         "_more",
         "_out",
+        "_over",
         "_parser",
         "_request",
         "_snapshot_max",
         "_target",
-        "_unfinished",
-        "body_expected",
+        "body_bytes",
         "state",
     )
 
@@ -138,27 +156,36 @@ class RequestParser:
         self._budget = Budget(1 << 62) if budget is None else budget
         self._head_max = head_bytes_max
         self._headers_max = header_count_max
-        self._body_max = self._body_limit = body_bytes_max
+        self._body_max = body_bytes_max
         self._snapshot_max = snapshot_bytes_max
         self._parser = httptools.HttpRequestParser(self)
+        self._in_step = True
+        """llhttp waits for the body that is arriving."""
         self._out: list[Parsed] = []
         self._headers: dict[bytes, bytes] = {}
         self._target = b""
+        self._host: bytes | None = None
+        """The last Host that was found to be one: connections repeat theirs."""
         self._body = b""
         """The first part of a body that is arriving."""
         self._more: BytesIO | None = None
         """All of it, once there is a second part. It gives its bytes away without a copy: to join the parts of 60 MiB
         would hold up everybody for 75 ms."""
         self._held = 0
-        self._body_size = 0
+        self._chunks: ChunkedBody | None = None
+        self._expected_bytes = 0
         self._head_size = 0
+        self._head_end = b""
+        """The last bytes of an unfinished head: its end may be cut."""
         self._header_count = 0
-        self._unfinished = 0
         self._request: Request | None = None
+        """The request whose head is complete and whose body is not."""
         self._failure: Failure | None = None
+        self._over = False
+        """No more requests are taken: one could not be read, or said that it is the last."""
         self.state = IDLE
-        self.body_expected = 0
-        """Content-Length of the request whose body is arriving; 0 when it was not declared."""
+        self.body_bytes = 0
+        """How much of the body that is arriving has come."""
 
     def feed(self, data: bytes) -> list[Parsed]:
         """What these bytes completed, in order. Raises a Failure that stands alone.
@@ -166,8 +193,8 @@ class RequestParser:
         A fault behind completed requests is left in `failure`, for after they were answered.
         """
         fresh = self.state == IDLE
-        if fresh and self._failure is None:
-            at = data.find(b"\r\n\r\n") + 4
+        if fresh and not self._over:
+            at = data.find(_HEAD_END) + 4
             known = self._heads.known.get(data[:at])
             if known is not None and len(data) == at + known.body_size:
                 like = known.request
@@ -177,15 +204,9 @@ class RequestParser:
                 return [request]
         out: list[Parsed] = []
         self._out = out
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            # A request to upgrade is answered as the plain request it also is; what follows it is not HTTP.
-            self._failure = self._failure or BadRequest("upgrades are not spoken here")
-        except httptools.HttpParserError as error:
-            self._failure = self._failure or _explain(data, error)
-        if self._failure is None and self.state == HEAD:
-            self._count_unfinished(data)
+        at, size = 0, len(data)
+        while at < size and not self._over:
+            at = self._take_head(data, at) if self._request is None else self._take_body(data, at)
         if self._failure is not None:
             if not out:
                 raise self._failure
@@ -193,90 +214,15 @@ class RequestParser:
             self._heads.learn(data, out[0])
         return out
 
-    def _count_unfinished(self, data: bytes) -> None:
-        """What stands behind the last line break belongs to a line that has not been reported yet."""
-        newline = data.rfind(b"\n")
-        self._unfinished = self._unfinished + len(data) if newline < 0 else len(data) - newline - 1
-        if self._head_size + self._unfinished > self._head_max:
-            self._failure = HeadTooLarge(self._head_max)
-
     @property
     def failure(self) -> Failure | None:
         """The fault behind the requests that the last `feed` returned; the connection ends after answering it."""
         return self._failure
 
-    # ---- httptools calls these ----------------------------------------------------------------------------------
-
-    def on_message_begin(self) -> None:
-        self.state = HEAD
-        self._head_size = 0
-        self._unfinished = 0
-        self._header_count = 0
-        self._headers = {}
-        self._target = b""
-        self._body_size = 0
-
-    def on_url(self, url: bytes) -> None:
-        self._target = self._target + url if self._target else url
-        if len(self._target) > self._head_max:
-            self._fail(HeadTooLarge(self._head_max))
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if self.state != HEAD:
-            return  # a trailer: nothing it says counts
-        name = name.lower()
-        headers = self._headers
-        if name in headers and name.startswith(_ONCE):
-            self._fail(BadRequest(f"the header {name.decode('latin-1')} is given more than once"))
-        headers[name] = value
-        self._head_size += len(name) + len(value) + 4
-        self._header_count += 1
-        if self._header_count > self._headers_max or self._head_size > self._head_max:
-            self._fail(HeadTooLarge(self._head_max))
-
-    def on_headers_complete(self) -> None:
-        parser = self._parser
-        headers = self._headers
-        version = parser.get_http_version()
-        self._request = Request(parser.get_method(), self._target, headers, version)
-        self.state = BODY
-        length = headers.get(b"content-length")
-        self.body_expected = int(length) if length else 0
-        # Snapshots have a limit of their own, and it has to be known before the body arrives.
-        limit = self._body_max
-        if b"/snapshot/" in self._target and self._request.method == b"PUT" and _is_snapshot(self._target):
-            limit = self._snapshot_max
-        self._body_limit = limit
-        if self.body_expected > limit:
-            self._fail(BodyTooLarge(limit))
-        if version != "1.1":
-            if version != "1.0":
-                self._fail(VersionNotSupported())
-        elif b"host" not in headers:
-            self._fail(BadRequest("HTTP/1.1 needs a Host header"))
-        if b"expect" in headers and self._failure is None:
-            if headers[b"expect"].lower() != b"100-continue":
-                self._fail(ExpectationFailed())
-            elif version == "1.1":
-                self._out.append(Continue())
-
-    def on_body(self, body: bytes) -> None:
-        self._body_size += len(body)
-        if self._body_size > self._body_limit:
-            self._fail(BodyTooLarge(self._body_limit))
-        budget = self._budget
-        if budget.held + len(body) > budget.bytes_max:
-            self._fail(Overloaded("too many request bodies arrive at once"))
-        if self._failure is None:
-            budget.held += len(body)
-            self._held += len(body)
-            if not self._body:
-                self._body = body
-            else:
-                if self._more is None:
-                    self._more = BytesIO()
-                    self._more.write(self._body)
-                self._more.write(body)
+    @property
+    def method(self) -> bytes:
+        """That of the request whose body has not come yet, or could not be taken."""
+        return b"" if self._request is None else self._request.method
 
     def close(self) -> None:
         """The connection is gone: what had arrived of a body is dropped."""
@@ -285,31 +231,216 @@ class RequestParser:
         self._body = b""
         self._more = None
 
-    def on_message_complete(self) -> None:
+    # ---- heads --------------------------------------------------------------------------------------------------
+
+    def _take_head(self, data: bytes, at: int) -> int:
+        """Gives llhttp what belongs to this head; returns where that ends."""
+        end = self._end_of_head(data, at)
+        limit = at + self._head_max - self._head_size
+        part = data[at : min(end, limit)]
+        upgrade = False
+        try:
+            self._parser.feed_data(part)
+        except httptools.HttpParserUpgrade:
+            # An upgrade that is not spoken is ignored (RFC 9110, 7.8): the request is the plain one that it also is.
+            upgrade = True
+        except httptools.HttpParserCallbackError:
+            raise
+        except httptools.HttpParserError as error:
+            self._fail(self._explain(str(error)))
+            return end
         request = self._request
-        if request is None or self._failure is not None:
-            return
+        if request is None:
+            self._head_size += len(part)
+            self._head_end = (self._head_end + part)[-3:]
+            if end > limit:
+                self._fail(HeadTooLarge(self._head_max))
+            return end
+        self._head_size = 0
+        self._head_end = b""
+        if upgrade:
+            self._parser = httptools.HttpRequestParser(self)
+        self._in_step = not upgrade
+        if self._failure is None:
+            if self._chunks is not None:
+                if not upgrade:
+                    self._parser.feed_data(_NO_CHUNKS)
+            elif not self._expected_bytes:
+                self._complete(request)
+        return end
+
+    def _end_of_head(self, data: bytes, at: int) -> int:
+        """Where the head ends that goes on at `at`, or the end of `data`."""
+        before = self._head_end
+        if before:
+            found = (before + data[at : at + 3]).find(_HEAD_END)
+            if found >= 0:
+                return at + found + 4 - len(before)
+        found = data.find(_HEAD_END, at)
+        return len(data) if found < 0 else found + 4
+
+    # httptools calls these.
+
+    def on_message_begin(self) -> None:
+        self.state = HEAD
+        self._header_count = 0
+        self._headers = {}
+        self._target = b""
+
+    def on_url(self, url: bytes) -> None:
+        self._target = self._target + url if self._target else url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        name = name.lower()
+        headers = self._headers
+        if name in headers and name.startswith(_ONCE):
+            self._fail(BadRequest(f"the header {name.decode('latin-1')} is given more than once"))
+        headers[name] = value.rstrip()  # llhttp leaves the blanks behind a value in it
+        self._header_count += 1
+        if self._header_count > self._headers_max:
+            self._fail(TooManyHeaders(self._headers_max))
+
+    def on_headers_complete(self) -> None:
+        parser = self._parser
+        headers = self._headers
+        version = parser.get_http_version()
+        request = Request(parser.get_method(), self._target, headers, version)
+        # HTTP/1.0 has no word in the answer for a connection that stays: it would have to be said to be understood.
+        request.keep_alive = version == "1.1" and parser.should_keep_alive()
+        self._request = request
+        self.state = BODY
+        self.body_bytes = 0
+        try:
+            self._judge(request)
+        except Failure as failure:
+            self._fail(failure)
+
+    def _judge(self, request: Request) -> None:
+        """Refuses what cannot be served whatever its body is, and makes ready for the body. Raises Failure."""
+        headers, version, method = request.headers, request.version, request.method
+        if version != "1.1" and version != "1.0":
+            raise VersionNotSupported
+        if method == b"CONNECT":
+            raise MethodNotAllowed(METHODS)
+        if version == "1.1" and b"host" not in headers:
+            raise BadRequest("HTTP/1.1 needs a Host header")
+        target = request.target
+        if not target.startswith(b"/") or b"#" in target:
+            _resolve_target(request)
+        host = headers.get(b"host")
+        if host != self._host and host is not None:
+            if _HOST.fullmatch(host) is None:
+                raise BadRequest("the Host header names no host")
+            self._host = host
+        # Snapshots have a limit of their own, and it has to be known before the body arrives.
+        limit, setting = self._body_max, "body_bytes_max"
+        if method == b"PUT" and _is_snapshot(request.target):
+            limit, setting = self._snapshot_max, "snapshot_bytes_max"
+        length = headers.get(b"content-length")
+        # llhttp has seen that it is a number, but any count of zeros may stand in front of it.
+        self._expected_bytes = 0 if length is None else int(length.lstrip(b"0") or b"0")
+        if self._expected_bytes > limit:
+            raise BodyTooLarge(limit, setting)
+        coding = headers.get(b"transfer-encoding")
+        if coding is not None:
+            if version != "1.1":
+                raise BadRequest("HTTP/1.0 has no Transfer-Encoding")
+            if coding.lower() != b"chunked":
+                raise TransferCodingUnknown
+            self._chunks = ChunkedBody(limit, setting, self._head_max, self._headers_max)
+        if b"content-encoding" in headers and method in (b"PUT", b"POST") and _is_encoded(headers):
+            raise EncodedBody
+        if b"expect" in headers:
+            if headers[b"expect"].lower() != b"100-continue":
+                raise ExpectationFailed
+            if version == "1.1" and self._failure is None:
+                self._out.append(Continue())
+
+    def _explain(self, words: str) -> Failure:
+        """llhttp's words for what it found."""
+        if "PRI/Upgrade" in words or "HTTP version" in words:
+            return VersionNotSupported()
+        if "overflow" in words:
+            return BodyTooLarge(self._body_max, "body_bytes_max")
+        return BadRequest(words)
+
+    # ---- bodies -------------------------------------------------------------------------------------------------
+
+    def _take_body(self, data: bytes, at: int) -> int:
+        """Takes what belongs to this body; returns where that ends."""
+        chunks = self._chunks
+        if chunks is None:
+            part = data[at : at + self._expected_bytes - self.body_bytes]
+            if self._in_step:
+                self._parser.feed_data(part)
+            at += len(part)
+            self._keep(part)
+            done = self.body_bytes == self._expected_bytes
+        else:
+            parts: list[bytes] = []
+            try:
+                at = chunks.take(data, at, parts)
+            except Failure as failure:
+                self._fail(failure)
+            for part in parts:
+                self._keep(part)
+            done = chunks.done
+        if done and not self._over and self._request is not None:
+            self._complete(self._request)
+        return at
+
+    def _keep(self, part: bytes) -> None:
+        budget = self._budget
+        if budget.held + len(part) > budget.bytes_max:
+            self._fail(Overloaded("too many request bodies arrive at once"))
+        if not self._over:
+            budget.held += len(part)
+            self.body_bytes += len(part)
+            self._held += len(part)
+            if not self._body:
+                self._body = part
+            else:
+                if self._more is None:
+                    self._more = BytesIO()
+                    self._more.write(self._body)
+                self._more.write(part)
+
+    def _complete(self, request: Request) -> None:
         if self._body:
             request.body = self._body if self._more is None else self._more.getvalue()
             self.close()
-        request.keep_alive = self._parser.should_keep_alive()
         self._request = None
+        self._chunks = None
         self.state = IDLE
+        self._over = not request.keep_alive
         self._out.append(request)
 
     def _fail(self, failure: Failure) -> None:
+        self._over = True
         if self._failure is None:
             self._failure = failure
+
+
+def _resolve_target(request: Request) -> None:
+    """Makes the target a path (RFC 9112, 3.2). The authority of an absolute one takes the place of Host."""
+    target = request.target
+    if b"#" in target:
+        raise BadRequest("a fragment (#) is not part of a target; write it as %23 in a name")
+    found = _ABSOLUTE.fullmatch(target)
+    if found is not None:
+        rest = found[2]
+        request.target = rest if rest.startswith(b"/") else b"/" + rest
+        request.headers[b"host"] = found[1]
+    elif target != b"*" or request.method != b"OPTIONS":
+        raise BadRequest("the target is neither a path nor an http URL")
+
+
+def _is_encoded(headers: dict[bytes, bytes]) -> bool:
+    codings = headers[b"content-encoding"].lower().split(b",")
+    return any(coding.strip() not in (b"", b"identity") for coding in codings)
 
 
 def _is_snapshot(target: bytes) -> bool:
     """Below /v1/stream/ anything is a stream's name; elsewhere /{bucket}/{stream}/snapshot/{offset} is what it says."""
     path = target.partition(b"?")[0]
     return b"/snapshot/" in path and not path.startswith(b"/v1/")
-
-
-def _explain(data: bytes, error: Exception) -> Failure:
-    if data.startswith((b"PRI * HTTP/2", b"\x16\x03")):
-        return VersionNotSupported()
-    context = error.__context__
-    return BadRequest(str(error) if context is None else str(context))

@@ -61,7 +61,7 @@ class Alone:
 class Reading(Alone):
     """Waits as a Waiter and as a Follower. While it lasts, its connection's `alone` is this."""
 
-    __slots__ = ("_after", "_parts", "_reply", "_size", "_stream", "_timer")
+    __slots__ = ("_after", "_looks", "_parts", "_reply", "_size", "_stream", "_timer")
 
     _command: Read
 
@@ -72,6 +72,8 @@ class Reading(Alone):
         self._stream: LiveStream | None = None
         """The stream it follows."""
         self._timer: asyncio.TimerHandle | None = None
+        self._looks = 0
+        """How often the engine was asked and has not answered yet."""
         self._reply = b""
         self._size = 0
         self._parts: Iterator[bytes] | None = None
@@ -87,7 +89,7 @@ class Reading(Alone):
         except Failure as failure:
             self._fail(failure)
             return
-        if self._command.block_ms and not self._connection.server.closing:
+        if self._command.block_ms and not self._connection.ended:
             # Follows first: what becomes visible while the lake is asked must not be missed.
             self._follow(stream)
         self._look(stream)
@@ -104,6 +106,7 @@ class Reading(Alone):
         server, command, visible = self._connection.server, self._command, stream.visible
 
         def found(records: list[Record] | Failure) -> None:
+            self._looks -= 1
             self.guard(tell, records)
 
         def tell(records: list[Record] | Failure) -> None:
@@ -118,6 +121,7 @@ class Reading(Alone):
             else:
                 self._after = max(self._after, visible)
 
+        self._looks += 1
         bytes_max = server.settings.read_bytes_max
         server.engine.read_by_id(stream, command.min_ms, command.min_n, command.count, bytes_max, found, self._after)
 
@@ -157,10 +161,11 @@ class Reading(Alone):
         self._fail(StreamNotFound())
 
     def stop(self) -> None:
-        """Its time is over, or the server shuts down: nothing is waited for any more, but for a client that reads."""
+        """Its time is over, its client sends no more or the server shuts down: it does not wait for records."""
         if self._stream is not None:
             self.leave()
-            self._answer([])
+            if not self._looks:
+                self._answer([])
 
     def leave(self) -> None:
         """Follows no more; there is nothing else that would have to be given back."""

@@ -38,6 +38,9 @@ COMMANDS_PER_TURN_MAX = 512
 UNFINISHED_RATE_BYTES_PER_S = 64 * 1024
 """A command on its way is given time for its size at this rate, on top of the idle time-out."""
 LINGER_S = 2.0
+"""How long a client that sends on after a refusal may be quiet."""
+LINGER_S_MAX = 300.0
+"""How long it is read, and what it sends thrown away, before it is cut off."""
 RUN_BYTES_MAX = 1024 * 1024
 """Payload of pipelined APPENDs that are submitted as one."""
 
@@ -79,8 +82,8 @@ class Connection(asyncio.Protocol):
         "_active",
         "_closing",
         "_deadline_s",
-        "_ended",
         "_in_flight_bytes",
+        "_linger_end_s",
         "_lingering",
         "_parser",
         "_receiving",
@@ -88,6 +91,7 @@ class Connection(asyncio.Protocol):
         "_unanswered_count",
         "alone",
         "due",
+        "ended",
         "paused",
         "pending",
         "server",
@@ -100,7 +104,9 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._closing = False
         self._lingering = False
-        self._ended = False
+        self._linger_end_s = 0.0
+        self.ended = False
+        """The client sends no more, or is not listened to any more: no READ waits for records."""
         self._receiving = True
         self._active = True
         self._deadline_s = 0.0
@@ -137,6 +143,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._closing:
+            self._active = True
             return
         parsed = self._parser.feed(data)
         if self._unanswered_count:
@@ -158,8 +165,10 @@ class Connection(asyncio.Protocol):
             self.broke()
 
     def eof_received(self) -> bool:
-        # A client that half-closes after its commands still gets its replies.
-        self._ended = True
+        """A client that half-closes still gets its replies. Nobody waits there for records: a blocked READ ends."""
+        self.ended = True
+        if not self._closing and self.alone is not None:
+            self.alone.guard(self.alone.stop)
         return not self._closing and bool(self._unanswered_count)
 
     def pause_writing(self) -> None:
@@ -191,7 +200,7 @@ class Connection(asyncio.Protocol):
         count = self._unanswered_count
         if not count:
             self._in_flight_bytes = 0
-            if self._ended:
+            if self.ended:
                 self.close()
         elif count > PIPELINE_MAX:
             self._stop_receiving()
@@ -330,6 +339,9 @@ class Connection(asyncio.Protocol):
     def tick(self, now_s: float) -> None:
         """Enforces time limits; called by the server's sweep about twice a second."""
         if self._lingering:
+            if self._active:
+                self._active = False
+                self._deadline_s = min(now_s + LINGER_S, self._linger_end_s)
             if now_s >= self._deadline_s:
                 self.abort()
         elif self._active or self.pending or (self.alone is not None and not self.paused):
@@ -344,7 +356,7 @@ class Connection(asyncio.Protocol):
 
     def shut_down(self) -> None:
         """Takes no more commands: a blocked READ returns nothing, those behind it are refused, then it closes."""
-        self._ended = True
+        self.ended = True
         self._stop_receiving()
         if self.alone is not None:
             self.alone.guard(self.alone.stop)
@@ -382,6 +394,7 @@ class Connection(asyncio.Protocol):
         self.waiting.clear()
         if transport is not None:
             self._deadline_s = self.server.now_s + LINGER_S
+            self._linger_end_s = self.server.now_s + LINGER_S_MAX
             if not self._receiving:
                 self._receiving = True
                 transport.resume_reading()

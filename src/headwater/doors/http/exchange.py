@@ -1,0 +1,158 @@
+"""One request and its answer: what a handler is given.
+
+Owns how an answer is begun, given or refused, and what becomes of a fault in a handler. Never writes to a socket:
+`connection` does, in the order of the requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, TypeVar
+
+from headwater.doors import faults
+from headwater.doors.http.respond import Responder
+from headwater.doors.http.slices import Work
+from headwater.doors.http.wire import Request
+from headwater.engine.group import Outcome
+from headwater.errors import Failure, MethodNotAllowed, NoSuchRoute, Overloaded
+from headwater.world import BlobsUnavailable
+
+if TYPE_CHECKING:
+    from headwater.doors.http.connection import Connection
+
+T = TypeVar("T")
+_running: set[asyncio.Task[None]] = set()
+"""Tasks of exchanges under way: the event loop itself holds them only weakly."""
+
+
+class Exchange:
+    """A request and the place of its answer in the order of answers."""
+
+    __slots__ = ("answer", "begun", "connection", "request", "then")
+
+    def __init__(self, connection: Connection, request: Request) -> None:
+        self.connection = connection
+        self.request = request
+        self.answer: bytes | None = None
+        self.begun = False
+        """True once a part of the answer has been written: it cannot become another one any more."""
+        self.then: Callable[[Exchange, Outcome], None] | None = None
+        """What to do with the outcome of a submitted command."""
+
+    def only(self, method: bytes, rest: bytes = b"") -> None:
+        """Refuses any other method, and a path that goes on."""
+        if rest not in (b"", b"/"):
+            raise NoSuchRoute
+        if self.request.method != method:
+            raise MethodNotAllowed(f"{method.decode()}, OPTIONS")
+
+    def resolve(self, outcome: Outcome) -> None:
+        if self.then is not None:
+            try:
+                self.then(self, outcome)
+            except Failure as failure:
+                self.fail(failure)
+            except Exception:
+                self.broke()
+
+    def when(self, act: Callable[[Outcome], None]) -> None:
+        """Once the outcome is there: a failure is answered, anything else is given to `act`, which may raise one."""
+
+        def then(exchange: Exchange, outcome: Outcome) -> None:
+            if isinstance(outcome, Failure):
+                raise outcome
+            act(outcome)
+
+        self.then = then
+
+    def told(self, act: Callable[[T], None]) -> Callable[[T | Failure], None]:
+        """A callback that answers a failure, its own or one that it is given, and hands anything else to `act`."""
+
+        def done(found: T | Failure) -> None:
+            try:
+                if isinstance(found, Failure):
+                    self.fail(found)
+                else:
+                    act(found)
+            except Failure as failure:
+                self.fail(failure)
+            except Exception:
+                self.broke()
+
+        return done
+
+    def run(self, work: Coroutine[None, None, None]) -> None:
+        """Answers from a coroutine: for what takes a worker thread. Failures it raises are answered too."""
+        task = asyncio.get_running_loop().create_task(self._guarded(work))
+        _running.add(task)
+        task.add_done_callback(_running.discard)
+
+    def in_slices(self, work: Work) -> None:
+        """Has a long body read by `work`, with others' turns in between. Failures it raises are answered."""
+        self.connection.slicer.add(self, work)
+
+    async def _guarded(self, work: Coroutine[None, None, None]) -> None:
+        try:
+            await work
+        except BlobsUnavailable as error:
+            self.fail(Overloaded(f"the object store does not answer ({error})"))
+        except Failure as failure:
+            self.fail(failure)
+        except Exception:
+            self.broke()
+
+    def broke(self) -> None:
+        """Called while an exception is handled that is a fault of this server: it is logged, and the client is told.
+
+        An answer that has begun cannot tell it: its connection ends.
+        """
+        connection, request = self.connection, self.request
+        failure = faults.report("http", method=request.method, target=request.target[:200])
+        if self not in connection.exchanges:
+            return  # answered, or the client is gone
+        if connection.exchanges[0] is self:
+            connection.drop_streamer()  # at once: what wrote it is not to try again
+        if self.begun:
+            connection.abort()
+        elif self.answer is None:
+            self.fail(failure)
+
+    @property
+    def responder(self) -> Responder:
+        return self.connection.responder
+
+    def reply(self, data: bytes) -> None:
+        """The whole answer. It leaves when every answer in front of it has left."""
+        connection = self.connection
+        exchanges = connection.exchanges
+        if exchanges and exchanges[0] is self:
+            exchanges.popleft()
+            connection.send(data, self.request.keep_alive)
+            if exchanges or connection.waiting:
+                connection.advance()
+        else:
+            self.answer = data
+
+    def begin(self, head: bytes) -> None:
+        """Writes the header block of an answer that follows part by part."""
+        self.begun = True
+        self.connection.write(head)
+
+    def empty(self, status: int, headers: list[tuple[str, str]]) -> None:
+        """An answer without a body."""
+        length = None if status in (204, 304) else 0
+        self.reply(self.responder.head(status, headers, length, self.request.keep_alive))
+
+    def json(self, status: int, value: object) -> None:
+        data = self.responder.json(status, value, self.request.keep_alive)
+        self.reply(data[: data.index(b"\r\n\r\n") + 4] if self.request.method == b"HEAD" else data)
+
+    def fail(self, failure: Failure) -> None:
+        request = self.request
+        head_only = request.method == b"HEAD"
+        try:
+            data = self.responder.failure(failure, request.keep_alive, head_only)
+        except Exception:
+            data = self.responder.failure(faults.report("http"), request.keep_alive, head_only)
+        self.reply(data)
