@@ -18,7 +18,7 @@ from headwater.errors import MemberUnavailable, OutcomeUnknown
 
 if TYPE_CHECKING:
     from headwater.cluster.members import Members
-    from headwater.doors.http.connection import Connection, Exchange
+    from headwater.doors.http.exchange import Exchange, Line
     from headwater.doors.http.wire import Request
 
 HELD_BYTES_MAX = 64 * 1024
@@ -69,7 +69,7 @@ class Forwarder:
         self.forwarded_count += 1
         self.upstream(exchange.connection, member).send(exchange, head, request.body)
 
-    def upstream(self, connection: Connection, member: int) -> Upstream:
+    def upstream(self, connection: Line, member: int) -> Upstream:
         upstreams = connection.upstreams
         if upstreams is None:
             upstreams = connection.upstreams = {}
@@ -82,7 +82,7 @@ class Forwarder:
 class Upstream(asyncio.Protocol):
     """One connection to an owner, on behalf of one client connection. A Streamer while it streams an answer."""
 
-    def __init__(self, connection: Connection, member: int, path: str) -> None:
+    def __init__(self, connection: Line, member: int, path: str) -> None:
         self._connection = connection
         self._member = member
         self._transport: asyncio.Transport | None = None

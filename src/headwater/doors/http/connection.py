@@ -11,16 +11,16 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import Any, Protocol
 
+from headwater.config import Settings
 from headwater.doors import faults
 from headwater.doors.http import outflow
-from headwater.doors.http.exchange import Exchange
-from headwater.doors.http.wire import BODY, HEAD, IDLE, Continue, Parsed, Request, RequestParser
+from headwater.doors.http.exchange import Exchange, Streamer, Upstream
+from headwater.doors.http.respond import Responder
+from headwater.doors.http.slices import Slicer
+from headwater.doors.http.wire import BODY, HEAD, IDLE, Budget, Continue, Heads, Parsed, Request, RequestParser
 from headwater.errors import Failure, RequestTimeout
-
-if TYPE_CHECKING:
-    from headwater.doors.http.server import HttpServer
 
 PIPELINE_MAX = 256
 """Unanswered requests of one connection; beyond it the socket is not read."""
@@ -36,27 +36,26 @@ WAITING_BYTES_MAX = 4 * 1024 * 1024
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
-class Streamer(Protocol):
-    """An answer that is written over time. The connection calls these; `Connection.finish` ends it."""
+class Server(Protocol):
+    """What the connections of one listener share."""
 
-    def drained(self) -> None:
-        """The socket takes data again."""
+    settings: Settings
+    responder: Responder
+    heads: Heads
+    bodies: Budget
+    slicer: Slicer
+    closing: bool
+
+    @property
+    def now_s(self) -> float: ...
+
+    def admit(self, connection: Any) -> bool:
+        """False when there are too many connections, or none are taken any more."""
         ...
 
-    def tick(self, now_s: float) -> None:
-        """About twice a second."""
-        ...
+    def forget(self, connection: Any) -> None: ...
 
-    def stop(self) -> None:
-        """Nothing more is to be waited for: the client sends no more, or the server is shutting down.
-
-        An answer that waits for what is written later ends now; any other goes on to its end.
-        """
-        ...
-
-    def lost(self) -> None:
-        """The client is gone."""
-        ...
+    def handle(self, exchange: Exchange) -> None: ...
 
 
 class Connection(asyncio.Protocol):
@@ -81,10 +80,11 @@ class Connection(asyncio.Protocol):
         "slicer",
         "streamer",
         "unjudged",
+        "upstreams",
         "waiting",
     )
 
-    def __init__(self, server: HttpServer) -> None:
+    def __init__(self, server: Server) -> None:
         settings = server.settings
         self._server = server
         self.responder = server.responder
@@ -117,6 +117,8 @@ class Connection(asyncio.Protocol):
         self.waiting: deque[Parsed | Failure] = deque()
         """Requests that have not started; behind them what ends the connection, if anything does."""
         self.streamer: Streamer | None = None
+        self.upstreams: dict[int, Upstream] | None = None
+        """Connections to other members that this one has made, by member."""
         self.unjudged: Exchange | None = None
         """A request whose body is still being read in slices: nothing behind it may be judged before it."""
         self.paused = False
@@ -134,6 +136,8 @@ class Connection(asyncio.Protocol):
         self._parser.close()
         self._server.forget(self)
         self.drop_streamer()
+        for upstream in (self.upstreams or {}).values():
+            upstream.close()
         self.exchanges.clear()
         self.waiting.clear()
 

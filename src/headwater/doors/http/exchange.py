@@ -7,23 +7,90 @@ Owns how an answer is begun, given or refused, and what becomes of a fault in a 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from headwater.doors import faults
 from headwater.doors.http.respond import Responder
-from headwater.doors.http.slices import Work
+from headwater.doors.http.slices import Slicer, Work
 from headwater.doors.http.wire import Request
 from headwater.engine.group import Outcome
 from headwater.errors import Failure, MethodNotAllowed, NoSuchRoute, Overloaded
 from headwater.world import BlobsUnavailable
 
-if TYPE_CHECKING:
-    from headwater.doors.http.connection import Connection
-
 T = TypeVar("T")
 _running: set[asyncio.Task[None]] = set()
 """Tasks of exchanges under way: the event loop itself holds them only weakly."""
+
+
+class Streamer(Protocol):
+    """An answer that is written over time. The connection calls these; `Connection.finish` ends it."""
+
+    def drained(self) -> None:
+        """The socket takes data again."""
+        ...
+
+    def tick(self, now_s: float) -> None:
+        """About twice a second."""
+        ...
+
+    def stop(self) -> None:
+        """Nothing more is to be waited for: the client sends no more, or the server is shutting down.
+
+        An answer that waits for what is written later ends now; any other goes on to its end.
+        """
+        ...
+
+    def lost(self) -> None:
+        """The client is gone."""
+        ...
+
+
+class Upstream(Protocol):
+    """A connection to another member on behalf of a client's."""
+
+    over: bool
+
+    def close(self) -> None: ...
+
+
+class Line(Protocol):
+    """The client's connection, as far as exchanges and their answers use it. See `connection`."""
+
+    responder: Responder
+    slicer: Slicer
+    exchanges: deque[Exchange]
+    waiting: deque[Any]
+    streamer: Streamer | None
+    unjudged: Exchange | None
+    upstreams: dict[int, Any] | None
+    paused: bool
+
+    @property
+    def closing(self) -> bool: ...
+
+    def send(self, data: bytes, keep_alive: bool) -> None:
+        """A whole answer."""
+        ...
+
+    def write(self, data: bytes | memoryview) -> None:
+        """A part of one."""
+        ...
+
+    def after_others(self, act: Callable[[], None]) -> None: ...
+
+    def stream(self, streamer: Streamer) -> None: ...
+
+    def drop_streamer(self) -> None: ...
+
+    def finish(self, exchange: Exchange) -> None: ...
+
+    def advance(self) -> None: ...
+
+    def broke(self) -> None: ...
+
+    def abort(self) -> None: ...
 
 
 class Exchange:
@@ -31,7 +98,7 @@ class Exchange:
 
     __slots__ = ("answer", "begun", "connection", "request", "then")
 
-    def __init__(self, connection: Connection, request: Request) -> None:
+    def __init__(self, connection: Line, request: Request) -> None:
         self.connection = connection
         self.request = request
         self.answer: bytes | None = None

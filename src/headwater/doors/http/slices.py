@@ -13,25 +13,35 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Generator
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
-from headwater.doors.http.wire import Budget
+from headwater.doors.http.wire import Budget, Request
 from headwater.errors import Failure
 
-if TYPE_CHECKING:
-    from headwater.doors.http.exchange import Exchange
-
 Work = Generator[None, None, None]
+
+
+class Sliced(Protocol):
+    """An exchange, as far as its work is done here. See `exchange`."""
+
+    connection: Any
+    request: Request
+
+    def fail(self, failure: Failure) -> None: ...
+
+    def broke(self) -> None: ...
+
+
 
 class Slicer:
     """Bound: one request of each connection. Their bodies count as still arriving; overflow: others' are refused."""
 
     def __init__(self, bodies: Budget) -> None:
         self._bodies = bodies
-        self._queue: deque[tuple[Exchange, Work]] = deque()
+        self._queue: deque[tuple[Sliced, Work]] = deque()
         self._due = False
 
-    def add(self, exchange: Exchange, work: Work) -> None:
+    def add(self, exchange: Sliced, work: Work) -> None:
         """Has `work` done, and the requests behind `exchange` wait for it. A client that goes away ends it early."""
         exchange.connection.unjudged = exchange
         self._bodies.held += len(exchange.request.body)
