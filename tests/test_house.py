@@ -79,6 +79,39 @@ def seam_complaints(source: str, path: str) -> list[str]:
     ]
 
 
+# --- cycles -------------------------------------------------------------------------------------------------
+
+
+def import_graph(sources: dict[str, str]) -> dict[str, set[str]]:
+    """Which of the modules (path below src/headwater: source) each one imports, for types alone or not."""
+    names = {module_name(path): path for path in sources}
+    found: dict[str, set[str]] = {}
+    for path, source in sources.items():
+        imported = {name for _, name in imported_names(ast.parse(source), path)}
+        # `from a import b` names both: when b is a module, it is b that is meant.
+        packages = {name.rpartition(".")[0] for name in imported if name in names}
+        found[module_name(path)] = {name for name in imported & names.keys() if name not in packages}
+    return found
+
+
+def module_name(path: str) -> str:
+    parts = Path(path).with_suffix("").parts
+    return ".".join(["headwater", *(parts[:-1] if parts[-1] == "__init__" else parts)])
+
+
+def cycle_complaints(graph: dict[str, set[str]]) -> list[str]:
+    """Modules that lead back to themselves: whoever reads one of them has to read all."""
+    left = {name: set(imported) - {name} for name, imported in graph.items()}
+    while leaves := [name for name, imported in left.items() if not imported & left.keys()]:
+        for name in leaves:
+            del left[name]
+    # What only leads into a cycle is no part of it.
+    while roots := [name for name in left if not any(name in imported for imported in left.values())]:
+        for name in roots:
+            del left[name]
+    return [f"import each other, directly or not: {', '.join(sorted(left))}"] if left else []
+
+
 # --- what every module owes its reader ----------------------------------------------------------------------
 
 
@@ -205,6 +238,11 @@ def test_every_module_keeps_the_rules_of_the_house(rule) -> None:
     assert not complaints, report(complaints)
 
 
+def test_no_modules_import_each_other() -> None:
+    complaints = cycle_complaints(import_graph(dict(modules())))
+    assert not complaints, report(complaints)
+
+
 def test_no_file_of_code_is_longer_than_a_reader_can_hold() -> None:
     code = [
         (path, text)
@@ -281,6 +319,17 @@ def test_a_forbidden_import_is_found(path: str, source: str) -> None:
 )
 def test_an_allowed_import_is_left_alone(path: str, source: str) -> None:
     assert seam_complaints(source, path) == []
+
+
+def test_a_cycle_of_imports_is_found_also_when_it_is_for_types_alone() -> None:
+    typed = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from headwater.b import c\n"
+    cycle = {"a.py": typed, "b/__init__.py": "", "b/c.py": "from headwater import a", "d.py": "import headwater.a"}
+    assert cycle_complaints(import_graph(cycle)) == ["import each other, directly or not: headwater.a, headwater.b.c"]
+
+
+def test_modules_that_import_one_way_are_left_alone() -> None:
+    line = {"a.py": "from headwater.b import x", "b.py": "from headwater import c", "c.py": "", "__init__.py": ""}
+    assert cycle_complaints(import_graph(line)) == []
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,8 @@ from headwater.lake.cache import DiskCache
 from headwater.lake.courtesy import Courtesy
 from headwater.lake.feed import encode_feed
 from headwater.lake.lake import DeltaLake, StoreBlobs
-from headwater.lake.store import ObjectStore, StoreError, open_store, probe
+from headwater.lake.open_store import open_store
+from headwater.lake.store import ObjectStore, StoreError, probe
 from headwater.lake.trial import Trial
 from headwater.log.entries import BadEntry
 from headwater.log.null import NullLog

@@ -11,13 +11,25 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, assert_never, cast
+from typing import Any, Literal, cast
 
-from headwater.setting_values import GIB, KIB, MIB, TIB, Wrong, is_loopback, parse_listen, parsed, shown_size
+from headwater.setting_values import (
+    GIB,
+    KIB,
+    MIB,
+    PREFIX,
+    TIB,
+    Kind,
+    Setting,
+    Value,
+    Wrong,
+    is_loopback,
+    parse_listen,
+    parsed,
+)
 
 SECOND_MS, MINUTE_MS, HOUR_MS, DAY_MS = 1_000, 60_000, 3_600_000, 86_400_000
 
-PREFIX = "HEADWATER_"
 CONFIG_VARIABLE = "HEADWATER_CONFIG"
 URL_VARIABLE = "HEADWATER_URL"
 URL_DEFAULT = "http://127.0.0.1:4437"
@@ -26,68 +38,6 @@ OFF = "off"
 
 # What the frame of one append needs beside its body in a log file: header, names, producer, checksum.
 FRAME_BYTES_RESERVED = MIB
-
-Kind = Literal["flag", "choice", "path", "text", "listen", "door", "origin", "base", "size", "whole"]
-Value = bool | int | str
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """One row of the table. `low` and `high` are inclusive and in the unit that ends the name."""
-
-    name: str
-    kind: Kind
-    default: Value
-    help: str
-    panel: str
-    low: int = 0
-    high: int = 0
-    choices: tuple[str, ...] = ()
-    form: str = ""
-    """What a text may be."""
-
-    @property
-    def flag(self) -> str:
-        return "--" + self.name.replace("_", "-")
-
-    @property
-    def variable(self) -> str:
-        return PREFIX + self.name.upper()
-
-    @property
-    def allowed(self) -> str:
-        match self.kind:
-            case "flag":
-                return "true, false"
-            case "choice":
-                return ", ".join(self.choices)
-            case "path":
-                return "a directory"
-            case "text":
-                return self.form
-            case "listen":
-                return "HOST:PORT, IPv6 in brackets, port 0 for any free one"
-            case "door":
-                return "as listen, or off"
-            case "origin":
-                return "* or SCHEME://HOST:PORT"
-            case "base":
-                return "auto, forwarded, or http(s)://HOST:PORT/PATH"
-            case "size":
-                return f"{shown_size(self.low)} to {shown_size(self.high)}"
-            case "whole":
-                return f"{self.low} to {self.high}"
-            case _:
-                assert_never(self.kind)
-
-    def shown(self, value: Value) -> str:
-        """The value as a flag, a variable or this guide writes it; reading it back gives the same value."""
-        if isinstance(value, bool):
-            return "true" if value else "false"
-        if self.kind == "size" and isinstance(value, int):
-            return shown_size(value)
-        return str(value)
-
 
 SERVING, STORAGE, HTTP, S3P = "Serving", "Log and memory", "HTTP connections", "S3P"
 READING, STREAMS, LOGGING = "Reading and following", "Streams and producers", "Logging"

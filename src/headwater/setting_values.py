@@ -5,12 +5,73 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from typing import TYPE_CHECKING, assert_never
-
-if TYPE_CHECKING:
-    from headwater.config import Setting, Value
+from dataclasses import dataclass
+from typing import Literal, assert_never
 
 KIB, MIB, GIB, TIB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
+PREFIX = "HEADWATER_"
+"""Of the environment's variables."""
+
+Kind = Literal["flag", "choice", "path", "text", "listen", "door", "origin", "base", "size", "whole"]
+Value = bool | int | str
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One row of the table. `low` and `high` are inclusive and in the unit that ends the name."""
+
+    name: str
+    kind: Kind
+    default: Value
+    help: str
+    panel: str
+    low: int = 0
+    high: int = 0
+    choices: tuple[str, ...] = ()
+    form: str = ""
+    """What a text may be."""
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        return PREFIX + self.name.upper()
+
+    @property
+    def allowed(self) -> str:
+        match self.kind:
+            case "flag":
+                return "true, false"
+            case "choice":
+                return ", ".join(self.choices)
+            case "path":
+                return "a directory"
+            case "text":
+                return self.form
+            case "listen":
+                return "HOST:PORT, IPv6 in brackets, port 0 for any free one"
+            case "door":
+                return "as listen, or off"
+            case "origin":
+                return "* or SCHEME://HOST:PORT"
+            case "base":
+                return "auto, forwarded, or http(s)://HOST:PORT/PATH"
+            case "size":
+                return f"{shown_size(self.low)} to {shown_size(self.high)}"
+            case "whole":
+                return f"{self.low} to {self.high}"
+            case _:
+                assert_never(self.kind)
+
+    def shown(self, value: Value) -> str:
+        """The value as a flag, a variable or this guide writes it; reading it back gives the same value."""
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        if self.kind == "size" and isinstance(value, int):
+            return shown_size(value)
+        return str(value)
 
 
 class Wrong(Exception):

@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from headwater.catalog.sqlite import SqliteCatalog
-from headwater.engine.group import Group, Outcome
+from headwater.engine.group import Group
 from headwater.engine.live import LiveStream
+from headwater.engine.pending_answers import Outcome
 from headwater.engine.reads import plan
 from headwater.log.null import NullLog
 from headwater.model.commands import Append, Command, Create, Durability, Producer

@@ -18,7 +18,7 @@ from headwater.errors import Failure, Overloaded
 from headwater.model.commands import Durability
 from headwater.model.events import Created
 from headwater.model.json_mode import array
-from headwater.model.stream import born
+from headwater.model.stream_state import born
 
 
 class Wire:

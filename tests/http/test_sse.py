@@ -15,7 +15,7 @@ from headwater.engine.live import LiveStream
 from headwater.engine.reads import Slice
 from headwater.model.commands import Durability
 from headwater.model.events import Created
-from headwater.model.stream import born
+from headwater.model.stream_state import born
 
 
 def interpret(stream: bytes) -> list[tuple[str, str]]:

@@ -10,16 +10,9 @@ from pathlib import Path
 import pytest
 
 from headwater.lake.local import LocalStore
+from headwater.lake.open_store import open_store
 from headwater.lake.s3 import S3Store
-from headwater.lake.store import (
-    LakeDamaged,
-    MemoryStore,
-    ObjectMissing,
-    ObjectStore,
-    StoreRefused,
-    open_store,
-    probe,
-)
+from headwater.lake.store import LakeDamaged, MemoryStore, ObjectMissing, ObjectStore, StoreRefused, probe
 
 
 def test_what_was_put_is_read_back_whole_and_in_part(store: ObjectStore) -> None:

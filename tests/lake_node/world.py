@@ -16,14 +16,15 @@ from headwater.engine.by_id import ById
 from headwater.engine.checkpoint import checkpoint
 from headwater.engine.cold import Reads
 from headwater.engine.flush import Flusher
-from headwater.engine.group import Outcome
+from headwater.engine.pending_answers import Outcome
 from headwater.engine.recovery import recover
 from headwater.errors import BadQuery, Failure, OffsetBeyondTail, OffsetGone, StreamNotFound, StreamSoftDeleted
 from headwater.log.wal import Wal
 from headwater.model.commands import Append, Command, Create, Delete, Fork, PublishSnapshot, Trim
 from headwater.model.events import Appended, Created, Deleted, SnapshotPublished, Trimmed
 from headwater.model.extents import Extent, Records, Run, Stretch
-from headwater.model.stream import Unchanged, initial_id
+from headwater.model.stream import Unchanged
+from headwater.model.stream_state import initial_id
 from headwater.world import Lake, LakeLedger, Pending, Swept
 from tests.engine import HandClock, group_on
 

@@ -11,7 +11,8 @@ from headwater.errors import BadContentType
 from headwater.model import content_types
 from headwater.model.commands import Create, PublishSnapshot
 from headwater.model.events import Created
-from headwater.model.stream import Limits, Stream, born, decide, decide_snapshot
+from headwater.model.stream import Limits, decide, decide_snapshot
+from headwater.model.stream_state import Stream, born
 
 TOKEN = st.text("!#$%&'*+.^_`|~0123456789ABCXYZabcxyz-", min_size=1, max_size=8)
 QUOTED = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), max_size=8).map(

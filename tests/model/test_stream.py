@@ -16,7 +16,8 @@ from headwater.errors import (
 )
 from headwater.model.commands import Append, Command, Create, Durability, Producer
 from headwater.model.events import Appended, Created, Deleted, Touched
-from headwater.model.stream import NEVER_MS, Limits, Stream, Unchanged, born, decide, evolve
+from headwater.model.stream import Limits, Unchanged, decide
+from headwater.model.stream_state import NEVER_MS, Stream, born, evolve
 
 KEY = "_default/s"
 LIMITS = Limits()

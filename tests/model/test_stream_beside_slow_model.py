@@ -14,7 +14,8 @@ from headwater.log import entries, frames
 from headwater.model.commands import Append, Create, Delete, Durability, Producer
 from headwater.model.events import Appended, Created, Deleted, StreamEvent
 from headwater.model.row import StreamRow
-from headwater.model.stream import Limits, Stream, Unchanged, born, decide, evolve
+from headwater.model.stream import Limits, Unchanged, decide
+from headwater.model.stream_state import Stream, born, evolve
 from tests.model import slow
 from tests.model.slow import Answer, SlowStream
 

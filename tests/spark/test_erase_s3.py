@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headwater.lake.store import open_store
+from headwater.lake.open_store import open_store
 from tests.lake.conftest import s3 as s3
 from tests.lake_node.surface import path_of
 from tests.lake_node.test_erasure import traces

@@ -20,7 +20,7 @@ from headwater.engine.live import LiveStream
 from headwater.errors import Failure, Overloaded
 from headwater.model import forks
 from headwater.model.extents import Extent, Records
-from headwater.model.stream import Stream
+from headwater.model.stream_state import Stream
 
 EXTENTS_MAX = 64
 """Extents one step looks at."""

@@ -14,14 +14,15 @@ from typing import TypeVar
 import msgspec
 
 from headwater.engine.ahead import ANSWERS, Ahead
-from headwater.engine.group import Group, Waiter
+from headwater.engine.group import Group
 from headwater.engine.live import LiveStream
+from headwater.engine.pending_answers import Waiter
 from headwater.engine.reads import Cold, Data, Slice, plan, shown
 from headwater.errors import BadHeader, BadQuery, BadSnapshotOffset, Failure, Overloaded
 from headwater.model import forks
 from headwater.model.commands import Command, Create, ForkPoint, PublishSnapshot, Trim
 from headwater.model.extents import Extent, Records
-from headwater.model.stream import Stream
+from headwater.model.stream_state import Stream
 from headwater.world import BlobsUnavailable, Lake
 
 THREADS = 4

@@ -13,9 +13,10 @@ from xxhash import xxh3_64_intdigest
 
 from headwater.engine.by_id import Place, Record
 from headwater.engine.cold import Done
-from headwater.engine.group import Group, Waiter
+from headwater.engine.group import Group
 from headwater.engine.live import Follower, LiveStream, Observer
 from headwater.engine.owned_group import OwnedGroup
+from headwater.engine.pending_answers import Waiter
 from headwater.engine.reads import Slice
 from headwater.errors import Failure
 from headwater.model.commands import Command

@@ -11,11 +11,10 @@ event that still has to be synced.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
-from typing import Protocol
 
 from headwater.engine.live import UNBORN, Domain, Follower, LiveStream, Observer
+from headwater.engine.pending_answers import Outcome, PendingAnswers, Waiter
 from headwater.engine.policies import Policies
 from headwater.engine.shelf import Shelf
 from headwater.engine.tally import Tally
@@ -36,25 +35,15 @@ from headwater.model.events import (
 from headwater.model.extents import Extent
 from headwater.model.forks import ColdOffset
 from headwater.model.lineage import Incarnation, Lineage
-from headwater.model.stream import Limits, Unchanged, decide, evolve
+from headwater.model.stream import Limits, Unchanged, decide
+from headwater.model.stream_state import evolve
 from headwater.model.timeline import RECORD_BYTES
 from headwater.world import Catalog, Clock, Log
-
-Outcome = Event | Unchanged | Failure
 
 NEW_MAX = 100_000
 """Streams created and not in the catalog yet, about 2 kB of memory each. It takes some thousand a second."""
 _TOUCH_STEP_MS_MIN = 1_000
 _TOUCH_STEPS = 16
-
-
-class Waiter(Protocol):
-    """Where an outcome goes. Called exactly once, on the event loop, when the outcome is final."""
-
-    def resolve(self, outcome: Outcome) -> None: ...
-
-
-_Entry = tuple[int, Waiter | None, Outcome, LiveStream | None]
 
 
 class Group:
@@ -90,12 +79,7 @@ class Group:
         self._schedule = schedule
         self._limits = limits
         self._hot_bytes_max = hot_bytes_max
-        self._sync_acks: deque[_Entry] = deque()
-        self._disk_acks: deque[_Entry] = deque()
-        self._sync_target = 0
-        """Position after the newest event that has to be synced."""
-        self._disk_target = 0
-        """Position after the newest event that has to be written."""
+        self._answers = PendingAnswers(log)
         self._commit_due = False
         self._told_failure = False
         self._unsettled: dict[str, int] = {}
@@ -136,7 +120,7 @@ class Group:
             if type(event) is Created and len(self.shelf.unlisted) >= NEW_MAX:
                 raise Overloaded("too many new streams wait to be written to the catalog")
         except Failure as failure:
-            self._answer(waiter, failure, stream)
+            self._answers.answer(waiter, failure, stream)
             return
         except ColdOffset as cold:
             if self.resolve_cold is None:
@@ -148,7 +132,7 @@ class Group:
         elif type(event) is Unchanged:
             if stream is not None and stream.ttl_ms is not None:
                 self._touch(stream, now_ms)
-            self._answer(waiter, event, stream)
+            self._answers.answer(waiter, event, stream)
         elif type(event) is Created:
             self.next_sid = event.sid + self.sid_step
             # A creation is synced whatever the stream's class: a name is never promised and then forgotten.
@@ -172,9 +156,9 @@ class Group:
                 raise LogUnavailable(self.log.failure.reason)
             event = bucket_rules.decide(self.shelf.bucket(command.name), command, self.clock.now_ms())
         except Failure as failure:
-            self._answer(waiter, failure, None)
+            self._answers.answer(waiter, failure, None)
             return
-        position = self._sync_target = self.log.add(event, True)
+        position = self._answers.sync_target = self.log.add(event, True)
         self.shelf.change_bucket(event, position)
         self._queue(position, waiter, event, None)
 
@@ -186,7 +170,7 @@ class Group:
         if self.log.failure is not None:
             raise LogUnavailable(self.log.failure.reason)
         event = Noted(domain, body, self.clock.now_ms())
-        position = self._sync_target = self.log.add(event, True)
+        position = self._answers.sync_target = self.log.add(event, True)
         self.domains[domain].apply(body, event.at_ms, position)
         self._queue(position, waiter, event, None)
 
@@ -227,17 +211,18 @@ class Group:
             shelf.hold(stream, size, position)
         if stream.retention is not None:
             self._policed[stream.sid] = stream
+        answers = self._answers
         if durability == 0:
-            self._sync_target = position
+            answers.sync_target = position
             if position > log.synced:
-                self._sync_acks.append((position, waiter, event, stream))
+                answers.sync.append((position, waiter, event, stream))
                 if not self._commit_due:
                     self._commit_due = True
                     self._schedule(self._commit)
                 return
         elif durability == 1 and position > log.written:
-            self._disk_target = position
-            self._disk_acks.append((position, waiter, event, stream))
+            answers.disk_target = position
+            answers.disk.append((position, waiter, event, stream))
             self._want_commit()
             return
         else:
@@ -255,7 +240,7 @@ class Group:
         """Readers know at once that data is gone; that it is gone for good is acknowledged when it is durable."""
         held = stream.timeline.held_bytes
         before = stream.snapshot
-        position = self._sync_target = self.log.add(event, True)
+        position = self._answers.sync_target = self.log.add(event, True)
         evolve(stream, event, position)
         if before is not None and stream.snapshot is not before:
             self.shelf.discard_snapshot(stream, before, position)
@@ -270,41 +255,26 @@ class Group:
             if waiter is not None:
                 waiter.resolve(event)
         else:
-            self._sync_acks.append((position, waiter, event, stream))
+            self._answers.sync.append((position, waiter, event, stream))
             self._want_commit()
 
     def _settle_later(self, key: str, position: int, waiter: Waiter | None, event: Event, stream: LiveStream) -> None:
-        self._sync_target = position
+        self._answers.sync_target = position
         if position <= self.log.synced:
             self._settle(stream, event)
             if waiter is not None:
                 waiter.resolve(event)
             return
         self._unsettled[key] = position
-        self._sync_acks.append((position, waiter, event, stream))
+        self._answers.sync.append((position, waiter, event, stream))
         self._want_commit()
-
-    def _answer(self, waiter: Waiter, outcome: Unchanged | Failure, stream: LiveStream | None) -> None:
-        """An outcome that changed nothing still waits for the writes it was judged by, as far as their class goes."""
-        log = self.log
-        disk_target = self._disk_target if stream is not None and stream.durability == 1 else 0
-        if self._sync_target <= log.synced and disk_target <= log.written:
-            waiter.resolve(outcome)
-        elif log.failure is not None:
-            waiter.resolve(LogUnavailable(log.failure.reason))
-        elif self._sync_target <= log.synced:
-            self._disk_acks.append((disk_target, waiter, outcome, None))
-        else:
-            self._sync_acks.append((max(self._sync_target, disk_target), waiter, outcome, None))
 
     def barrier(self, waiter: Waiter) -> None:
         """Resolves `waiter` once everything logged so far is synced, whatever its class."""
-        log = self.log
-        if log.synced >= log.tail or log.failure is not None:
-            waiter.resolve(Unchanged(0, False) if log.failure is None else LogUnavailable(log.failure.reason))
-            return
-        self._sync_target = log.tail
-        self._sync_acks.append((log.tail, waiter, Unchanged(0, False), None))
+        answers, log = self._answers, self.log
+        if log.synced < log.tail:
+            answers.sync_target = log.tail
+        answers.after(log.tail, waiter)
         self._want_commit()
 
     def _want_commit(self) -> None:
@@ -322,7 +292,7 @@ class Group:
         """The log's watermarks moved, or it failed: answers and wake-ups that were waiting leave now."""
         log = self.log
         woken: dict[int, LiveStream] = {}
-        for queue, mark in ((self._sync_acks, log.synced), (self._disk_acks, log.written)):
+        for queue, mark in ((self._answers.sync, log.synced), (self._answers.disk, log.written)):
             while queue and queue[0][0] <= mark:
                 position, waiter, outcome, stream = queue.popleft()
                 if stream is not None:
@@ -390,12 +360,7 @@ class Group:
     def _fail(self, reason: str) -> None:
         """Nothing that waits can be promised any more. What was visible stays readable."""
         self._told_failure = True
-        failure = LogUnavailable(reason)
-        for queue in (self._sync_acks, self._disk_acks):
-            while queue:
-                _, waiter, _, _ = queue.popleft()
-                if waiter is not None:
-                    waiter.resolve(failure)
+        self._answers.fail(LogUnavailable(reason))
 
     # ---- reading ------------------------------------------------------------------------------------------------
 
@@ -406,13 +371,13 @@ class Group:
     def after_settled(self, key: str, waiter: Waiter) -> None:
         """Resolves `waiter` once the creation or deletion of `key` is durable; with LogUnavailable when it never is."""
         if self.log.failure is None:
-            self._sync_acks.append((self._unsettled[key], waiter, Unchanged(0, False), None))
+            self._answers.sync.append((self._unsettled[key], waiter, Unchanged(0, False), None))
         else:
             waiter.resolve(LogUnavailable(self.log.failure.reason))
 
     def after_pending(self, waiter: Waiter) -> None:
         """Resolves `waiter` once everything decided so far is durable; at once when it is."""
-        self._answer(waiter, Unchanged(0, False), None)
+        self._answers.answer(waiter, Unchanged(0, False), None)
 
     def find(self, key: str, touch: bool) -> LiveStream:
         """The stream as readers see it. Raises StreamNotFound, StreamSoftDeleted. `touch` restarts a sliding expiry."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from headwater.model.row import StreamRow
-from headwater.model.stream import Stream
+from headwater.model.stream_state import Stream
 
 UNBORN = -1
 """`visible` of a stream whose creation is not durable yet."""

@@ -13,7 +13,7 @@ from headwater.engine.live import LiveStream
 from headwater.errors import BadQuery, OffsetBeyondTail, OffsetGone
 from headwater.model import forks
 from headwater.model.offsets import NOW, START
-from headwater.model.stream import Stream
+from headwater.model.stream_state import Stream
 
 Data = bytes | memoryview
 

@@ -24,7 +24,7 @@ from headwater.model.events import (
     StreamEvent,
     Trimmed,
 )
-from headwater.model.stream import evolve, initial_id
+from headwater.model.stream_state import evolve, initial_id
 from headwater.world import Rng
 
 INCARNATION_BYTES = 8

@@ -18,7 +18,7 @@ from headwater.model.events import BucketEvent, Created, Deleted
 from headwater.model.extents import Extent
 from headwater.model.names import bucket_of
 from headwater.model.row import BucketRow, Snapshot
-from headwater.model.stream import NEVER_MS, born, evolve, settle
+from headwater.model.stream_state import NEVER_MS, born, evolve, settle
 from headwater.world import Catalog
 
 

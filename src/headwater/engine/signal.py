@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 
-from headwater.engine.group import Group, Outcome
+from headwater.engine.group import Group
+from headwater.engine.pending_answers import Outcome
 
 
 class Signal:

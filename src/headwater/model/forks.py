@@ -7,16 +7,14 @@ A fork holds only its own records; those before its fork point are its parent's,
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from headwater.errors import BadHeader, ContentTypeMismatch, SourceDeleted, SourceNotFound
 from headwater.model.commands import Create, Fork
 from headwater.model.content_types import normalise
 from headwater.model.events import Forked
+from headwater.model.stream_state import Stream
 from headwater.model.timeline import Timeline
-
-if TYPE_CHECKING:
-    from headwater.model.stream import Stream
 
 
 class Span(NamedTuple):

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from headwater.model import forks
 from headwater.model.extents import Extent
-from headwater.model.stream import Stream
+from headwater.model.stream_state import Stream
 
 
 class Oldest(NamedTuple):

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 from typing import Any, NamedTuple
 
-from headwater.lake.store import ObjectStore, open_store
+from headwater.lake.open_store import open_store
+from headwater.lake.store import ObjectStore
 
 
 class _Fields(NamedTuple):

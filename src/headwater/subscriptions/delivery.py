@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import Any, Protocol
 from urllib.parse import quote
 
 import msgspec
 import structlog
 
-from headwater.engine.group import Outcome
+from headwater.engine.group import Group
+from headwater.engine.pending_answers import Outcome
 from headwater.errors import Failure, LogUnavailable, StaleEpoch, TooManyProducers
 from headwater.model import subscriptions as model
 from headwater.model.commands import Append, Producer
-from headwater.model.subscriptions import WEBHOOK, Subscription, Wake
+from headwater.model.subscriptions import WEBHOOK, LinkRow, Subscription, Wake
+from headwater.subscriptions.keys import Keys
+from headwater.subscriptions.registry import Registry
+from headwater.subscriptions.streams import Streams
 from headwater.subscriptions.webhooks import DeliveryFailed, DeliveryQueue, Reply
-
-if TYPE_CHECKING:
-    from headwater.subscriptions.manager import Manager
+from headwater.world import Rng
 
 log = structlog.get_logger("headwater.subscriptions")
 
@@ -37,8 +39,22 @@ class Client(Protocol):
     async def post(self, url: str, headers: list[tuple[str, str]], body: bytes, timeout_s: float) -> Reply: ...
 
 
+class Desk(Protocol):
+    """The subscriptions whose wakes are carried from here. See `manager`."""
+
+    registry: Registry
+    group: Group
+    keys: Keys
+    rng: Rng
+    streams: Streams
+
+    def infos(self, sub: Subscription) -> tuple[list[Any], list[LinkRow], int]: ...
+
+    def try_note(self, event: model.Event | None) -> None: ...
+
+
 class Deliveries:
-    def __init__(self, manager: Manager, client: Client) -> None:
+    def __init__(self, manager: Desk, client: Client) -> None:
         self._manager = manager
         self._client = client
         self._queue = DeliveryQueue()

@@ -16,8 +16,9 @@ import msgspec
 import structlog
 
 from headwater.engine import signal
-from headwater.engine.group import Group, Outcome
+from headwater.engine.group import Group
 from headwater.engine.live import LiveStream
+from headwater.engine.pending_answers import Outcome
 from headwater.errors import (
     Failure,
     LogUnavailable,

@@ -14,7 +14,7 @@ from headwater.doors.http.exchange import Exchange
 from headwater.doors.http.slices import Work
 from headwater.engine import buckets as engine_buckets
 from headwater.engine.engine import Engine
-from headwater.engine.group import Outcome
+from headwater.engine.pending_answers import Outcome
 from headwater.errors import (
     BadBody,
     BadHeader,
@@ -30,7 +30,8 @@ from headwater.model import content_types, json_mode, json_slices, offsets
 from headwater.model.commands import Append, Create, Producer
 from headwater.model.events import Appended, Created
 from headwater.model.names import bucket_of
-from headwater.model.stream import NEVER_MS, Unchanged
+from headwater.model.stream import Unchanged
+from headwater.model.stream_state import NEVER_MS
 
 FRAMES_MAX = 512
 BATCH_BYTES_MAX = 32 * 1024 * 1024

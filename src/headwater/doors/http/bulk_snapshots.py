@@ -16,7 +16,7 @@ from headwater.doors.http import headers as parse
 from headwater.doors.http.exchange import Exchange
 from headwater.doors.http.snapshots import discard_refused
 from headwater.engine.engine import Engine
-from headwater.engine.group import Outcome
+from headwater.engine.pending_answers import Outcome
 from headwater.engine.signal import Signal
 from headwater.errors import BadBody, BodyTooLarge, Failure, MethodNotAllowed, Overloaded, row
 from headwater.lake.names import snapshot_key

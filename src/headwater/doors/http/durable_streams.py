@@ -18,8 +18,8 @@ from headwater.doors.http.origin import base_url
 from headwater.doors.http.respond import Responder, path_of
 from headwater.doors.http.slices import Work
 from headwater.engine.engine import Engine
-from headwater.engine.group import Outcome
 from headwater.engine.live import LiveStream
+from headwater.engine.pending_answers import Outcome
 from headwater.engine.reads import Cold, Slice, plan
 from headwater.errors import BadBody, BadHeader, BadQuery, Failure, MethodNotAllowed, StreamReplaced
 from headwater.model import cursor as cursors

@@ -15,7 +15,7 @@ from headwater.doors import faults
 from headwater.doors.http.respond import Responder
 from headwater.doors.http.slices import Slicer, Work
 from headwater.doors.http.wire import Request
-from headwater.engine.group import Outcome
+from headwater.engine.pending_answers import Outcome
 from headwater.errors import Failure, MethodNotAllowed, NoSuchRoute, Overloaded
 from headwater.world import BlobsUnavailable
 

@@ -17,8 +17,8 @@ from headwater.doors.http.live import SLICE_BYTES, BodyPump
 from headwater.doors.http.origin import redirect
 from headwater.doors.http.respond import header, path_of
 from headwater.engine.engine import Engine
-from headwater.engine.group import Outcome
 from headwater.engine.live import LiveStream
+from headwater.engine.pending_answers import Outcome
 from headwater.errors import (
     BadQuery,
     BootstrapIncomplete,

@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 from headwater.doors import faults
 from headwater.doors.s3p import outcomes, replies
 from headwater.doors.s3p.commands import Read, Trim
+from headwater.doors.s3p.shared import Line
 from headwater.engine.by_id import Place, Record
-from headwater.engine.group import Outcome
 from headwater.engine.live import LiveStream
+from headwater.engine.pending_answers import Outcome
 from headwater.errors import Failure, StreamNotFound
 from headwater.model import commands as model
-
-if TYPE_CHECKING:
-    from headwater.doors.s3p.connection import Connection
 
 SLICE_BYTES = 64 * 1024
 
@@ -30,7 +27,7 @@ class Alone:
 
     __slots__ = ("_command", "_connection", "_key")
 
-    def __init__(self, connection: Connection, command: Read | Trim, key: str) -> None:
+    def __init__(self, connection: Line, command: Read | Trim, key: str) -> None:
         self._connection = connection
         self._command = command
         self._key = key
@@ -65,7 +62,7 @@ class Reading(Alone):
 
     _command: Read
 
-    def __init__(self, connection: Connection, command: Read, key: str) -> None:
+    def __init__(self, connection: Line, command: Read, key: str) -> None:
         super().__init__(connection, command, key)
         self._after = 0
         """Before this offset there is no record to wait for."""

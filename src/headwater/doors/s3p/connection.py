@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -19,15 +18,13 @@ from headwater.doors.s3p import outcomes, replies
 from headwater.doors.s3p.alone import Alone, Reading, Trimming
 from headwater.doors.s3p.commands import Append, Command, Create, Delete, Read, Trim
 from headwater.doors.s3p.replies import Failure as Refusal
+from headwater.doors.s3p.shared import Server
 from headwater.doors.s3p.wire import Parser
-from headwater.engine.group import Outcome
+from headwater.engine.pending_answers import Outcome
 from headwater.errors import ShuttingDown
 from headwater.model import commands as model
 from headwater.model import content_types
 from headwater.model.events import Appended
-
-if TYPE_CHECKING:
-    from headwater.doors.s3p.server import S3pServer
 
 PIPELINE_MAX = 1024
 """Unanswered commands of one connection; beyond it the socket is not read."""
@@ -98,7 +95,7 @@ class Connection(asyncio.Protocol):
         "waiting",
     )
 
-    def __init__(self, server: S3pServer) -> None:
+    def __init__(self, server: Server) -> None:
         self.server = server
         self._parser = Parser(server.limits)
         self._transport: asyncio.Transport | None = None

@@ -8,7 +8,7 @@ from typing import Final
 from headwater import errors
 from headwater.doors.s3p import replies
 from headwater.doors.s3p.replies import Code
-from headwater.engine.group import Outcome
+from headwater.engine.pending_answers import Outcome
 from headwater.errors import Failure
 from headwater.model import json_mode
 from headwater.model.events import Appended

@@ -1,0 +1,60 @@
+"""What a command may use of its connection, and a connection of its listener, as Protocols.
+
+Owns no code: `connection` and `server` are what stands behind them. Never imports either, so that none of them needs
+the other to be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from headwater.config import Settings
+from headwater.doors.s3p.commands import Limits
+from headwater.engine.engine import Engine
+from headwater.engine.group import Waiter
+from headwater.model import commands as model
+
+
+class Server(Protocol):
+    """What the connections of one listener share. See `server`."""
+
+    settings: Settings
+    engine: Engine
+    limits: Limits
+    keys: dict[bytes, str]
+    submit: Callable[[str, model.Command, Waiter], None]
+    blocked_count: int
+    closing: bool
+
+    @property
+    def now_s(self) -> float: ...
+
+    def key(self, name: bytes) -> str: ...
+
+    def soon(self, connection: Any) -> None: ...
+
+    def admit(self, connection: Any) -> bool: ...
+
+    def forget(self, connection: Any) -> None: ...
+
+
+class Line(Protocol):
+    """The connection that a command holds. See `connection`."""
+
+    server: Server
+    alone: Any
+    paused: bool
+
+    @property
+    def ended(self) -> bool: ...
+
+    def write(self, data: bytes) -> None: ...
+
+    def finish(self, alone: Any) -> None: ...
+
+    def submit(self, name: bytes, key: str, command: model.Command) -> None: ...
+
+    def later(self) -> None: ...
+
+    def abort(self) -> None: ...
