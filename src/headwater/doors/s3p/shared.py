@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from headwater.config import Settings
 from headwater.doors.s3p.commands import Limits
 from headwater.engine.engine import Engine
-from headwater.engine.group import Waiter
+from headwater.engine.pending_answers import Waiter
 from headwater.model import commands as model
 
 
