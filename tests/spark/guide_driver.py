@@ -1,11 +1,12 @@
 """Runs the code of a guide, piece by piece in the order of the page, in one process: Python, SQL and commands.
-It is started with a plan on standard input and ends at the first piece that fails, naming its line of the page."""
+It is started with a plan on standard input and ends at the first piece that fails. Each is told on standard error with its line of the page."""
 
 from __future__ import annotations
 
 import json
 import shlex
 import sys
+import time
 from typing import Any
 
 from headwater.cli.main import app
@@ -48,7 +49,9 @@ def run_command(text: str) -> None:
 def main() -> None:
     plan = json.load(sys.stdin)
     names: dict[str, Any] = dict(plan["names"])
+    began_s = time.monotonic()
     for piece in plan["pieces"]:
+        print(f"line {piece['line']}, after {time.monotonic() - began_s:.0f} s: {piece['text']}", file=sys.stderr)
         try:
             if piece["language"] == "python":
                 run_python(piece["text"], names)
@@ -57,9 +60,9 @@ def main() -> None:
                     run_python(f"spark.sql({statement!r}).collect()", names)
             else:
                 run_command(piece["text"])
-        except BaseException:
-            print(f"line {piece['line']}: {piece['text']}", file=sys.stderr)
-            raise
+        except SystemExit as ended:
+            if ended.code:
+                raise
 
 
 if __name__ == "__main__":

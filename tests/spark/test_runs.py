@@ -78,11 +78,11 @@ def test_a_run_from_python_is_recorded_with_what_it_was_given_and_without_secret
 
 
 def test_every_job_is_one_that_is_recorded() -> None:
-    from headwater.spark.declared_run import run
+    from headwater.spark.declared_run import _run
 
     jobs = [
         *(backfill.backfill, backup.backup, compact.compact, derive.derive, erase.erase, erase.erase_stream, fold.fold),
-        *(restore.restore, route.route, usage.usage, verify.verify, run),
+        *(restore.restore, route.route, usage.usage, verify.verify, _run),
     ]
     assert all(hasattr(one, "__wrapped__") for one in jobs)
 

@@ -45,7 +45,6 @@ _GATHERING = re.compile(
 """Steps of a plan whose result for new rows alone is not a part of their result for all rows."""
 
 
-@recorded("declared", loaded=lambda loaded: {"file": str(loaded.file), "source": loaded.pipeline.source.reading()})
 def run(
     spark: SparkSession,
     node: Node,
@@ -61,11 +60,27 @@ def run(
 ) -> dict[str, object]:
     """Brings everything up to where the node is; `continuous`: again whenever the node has moved. Raises JobRefused."""
     no_connect(spark, "a declared pipeline", "declare it to Spark's own pipelines (guide: Spark's own pipelines)")
+    if check_only:  # no run at all, so none is recorded
+        Running(spark, node, loaded, progress).check()
+        return {"pipeline": loaded.pipeline.name, "checked": True, "tables": len(loaded.pipeline.tables)}
+    return _run(spark, node, loaded, continuous, interval_s, cycles_max, require_match, allow_data_loss, progress)
+
+
+@recorded("declared", loaded=lambda loaded: {"file": str(loaded.file), "source": loaded.pipeline.source.reading()})
+def _run(
+    spark: SparkSession,
+    node: Node,
+    loaded: Loaded,
+    continuous: bool,
+    interval_s: float,
+    cycles_max: int | None,
+    require_match: bool,
+    allow_data_loss: bool,
+    progress: Progress,
+) -> dict[str, object]:
     running = Running(spark, node, loaded, progress, allow_data_loss)
     warnings = running.match(require_match)
     running.check()
-    if check_only:
-        return {"pipeline": loaded.pipeline.name, "checked": True, "tables": len(loaded.pipeline.tables)}
     cycles = 0
     try:
         while True:
