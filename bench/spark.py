@@ -54,7 +54,7 @@ def _read(settings: Settings) -> Result:
 
 
 def _rounds(spark: Any, server: Server, rows_count: int, rounds: int) -> dict[str, list[dict[str, float]]]:
-    from headwater.spark.native import read_lake
+    from headwater.spark.native_read import read_lake
     from headwater.spark.node import Node
 
     url = f"http://127.0.0.1:{server.port}"

@@ -274,7 +274,8 @@ def guides() -> str:
 def door_sources() -> list[str]:
     """Modules of the HTTP door that the node is wired with."""
     folder = PACKAGE / "doors" / "http"
-    sources = {f"headwater.doors.http.{path.stem}": path.read_text() for path in folder.glob("*.py")}
+    paths = [(path.relative_to(PACKAGE).with_suffix(""), path) for path in folder.rglob("*.py")]
+    sources = {".".join(["headwater", *name.parts]): path.read_text() for name, path in paths}
     return [sources[name] for name in reached((PACKAGE / "app.py").read_text(), sources)]
 
 

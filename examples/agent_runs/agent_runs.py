@@ -100,10 +100,10 @@ if append_only:
     sys.exit()
 
 # %% A table of them, partitioned by the day on which they happened ------------------------------------------------
+from headwater.spark.derived_tables import DerivedTable, Place, read  # noqa: E402
 from headwater.spark.jobs.derive import derive  # noqa: E402
 from headwater.spark.node import Node  # noqa: E402
 from headwater.spark.session import session  # noqa: E402
-from headwater.spark.tables import DerivedTable, Place, read  # noqa: E402
 
 spark = session("agent runs", os.environ.get("SPARK_MASTER", "local[2]"))
 node = Node(url)

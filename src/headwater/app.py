@@ -25,29 +25,29 @@ from typing import IO, Any
 import structlog
 import uvloop
 
-from headwater.catalog.copy import copy_catalog
-from headwater.catalog.ledger import Ledger
+from headwater.catalog.catalog_copy import copy_catalog
+from headwater.catalog.lake_files import LakeFiles
 from headwater.catalog.scrub import scrub
 from headwater.catalog.sqlite import CatalogMismatch, SqliteCatalog
 from headwater.config import Settings
-from headwater.doors.http.administration import Administration
-from headwater.doors.http.backup import BackupDoor
-from headwater.doors.http.batch import Batches
+from headwater.doors.http.admin.administration import Administration
+from headwater.doors.http.admin.backup import BackupDoor
+from headwater.doors.http.admin.bulk_snapshots import BulkSnapshots
+from headwater.doors.http.admin.erasures import Erasures
+from headwater.doors.http.admin.lake import LakeCalls
+from headwater.doors.http.admin.matches import Matches
+from headwater.doors.http.admin.pipeline import Pipeline, check_log
+from headwater.doors.http.admin.usage import Usage
 from headwater.doors.http.buckets import Buckets
-from headwater.doors.http.bulk_snapshots import BulkSnapshots
+from headwater.doors.http.bulk_append import Batches
 from headwater.doors.http.durable_streams import DurableStreams
-from headwater.doors.http.erasures import Erasures
-from headwater.doors.http.lake_calls import LakeCalls
-from headwater.doors.http.matches import Matches
-from headwater.doors.http.pipeline import Pipeline, check_log
+from headwater.doors.http.many_streams_tail import Tails
 from headwater.doors.http.respond import Responder
 from headwater.doors.http.routes import Routes
 from headwater.doors.http.server import HttpServer
 from headwater.doors.http.snapshots import Snapshots
 from headwater.doors.http.subscriptions import PREFIX as SUBSCRIPTIONS_PREFIX
 from headwater.doors.http.subscriptions import Subscriptions
-from headwater.doors.http.tail import Tails
-from headwater.doors.http.usage import Usage
 from headwater.doors.s3p.server import S3pServer
 from headwater.engine import buckets as engine_buckets
 from headwater.engine.engine import Engine
@@ -55,29 +55,29 @@ from headwater.engine.group import Group
 from headwater.engine.owned_group import CatalogFiles, GroupOptions, OwnedGroup
 from headwater.engine.questions import LocalQuestions
 from headwater.engine.recovery import LogContradiction
+from headwater.lake.append_pressure import AppendPressure
 from headwater.lake.cache import DiskCache
-from headwater.lake.courtesy import Courtesy
 from headwater.lake.feed import encode_feed
 from headwater.lake.lake import DeltaLake, StoreBlobs
 from headwater.lake.open_store import open_store
 from headwater.lake.store import ObjectStore, StoreError, probe
-from headwater.lake.trial import Trial
+from headwater.lake.store_probe import StoreProbe
 from headwater.log.entries import BadEntry
 from headwater.log.null import NullLog
-from headwater.log.recovery import LogCorrupt
 from headwater.log.wal import Wal
+from headwater.log.wal_recovery import LogCorrupt
 from headwater.model.commands import Durability
 from headwater.model.stream import Limits
 from headwater.model.subscriptions import path_of
-from headwater.observe import logging, readings
+from headwater.observe import log_lines, readings
 from headwater.observe.health import Health
 from headwater.observe.metrics import Metrics
+from headwater.ports import BlobsUnavailable, Catalog, CatalogCopy, Log, SystemClock, SystemRng
 from headwater.security.name_hash import BadReceiptKey, NameHash
 from headwater.subscriptions.keys import BadKeys, Keys
 from headwater.subscriptions.manager import Manager
 from headwater.subscriptions.registry import Registry
 from headwater.subscriptions.webhooks import WebhookClient
-from headwater.world import BlobsUnavailable, Catalog, CatalogCopy, Log, SystemClock, SystemRng
 
 EXIT_OK, EXIT_FAILED = 0, 1
 SWITCH_INTERVAL_S = 0.0005
@@ -93,7 +93,7 @@ class CannotStart(Exception):
 
 def serve(settings: Settings) -> int:
     """Runs a node until SIGTERM or SIGINT; returns the process's exit code."""
-    logging.set_up(settings.log_level, settings.log_format)
+    log_lines.set_up(settings.log_level, settings.log_format)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -104,7 +104,7 @@ def serve(settings: Settings) -> int:
             else:
                 runner.run(_run(settings))
     except (CannotStart, LogCorrupt, LogContradiction, CatalogMismatch, BadEntry, BadKeys, BadReceiptKey) as error:
-        print(logging.escaped(f"error: {error}"), file=sys.stderr)
+        print(log_lines.escaped(f"error: {error}"), file=sys.stderr)
         return EXIT_FAILED
     return EXIT_OK
 
@@ -113,7 +113,7 @@ async def _run(settings: Settings) -> None:
     node = Node(settings)
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
-    logging.log_stray_exceptions(loop)
+    log_lines.log_stray_exceptions(loop)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     try:
@@ -131,11 +131,11 @@ class _Catalog:
         self._path = data / "catalog.db"
         self.held_directory = data / "held"
 
-    def open(self) -> Ledger:
-        return Ledger(self._path)
+    def open(self) -> LakeFiles:
+        return LakeFiles(self._path)
 
-    def open_to_read(self) -> Ledger:
-        return Ledger(self._path, read_only=True)
+    def open_to_read(self) -> LakeFiles:
+        return LakeFiles(self._path, read_only=True)
 
     def copy(self, to: Path) -> CatalogCopy:
         return copy_catalog(self._path, to)
@@ -150,7 +150,7 @@ class Node:
         self._address = ""
         self._owned: OwnedGroup | None = None
         self._http: HttpServer | None = None
-        self._trial: Trial | None = None
+        self._store_probe: StoreProbe | None = None
         self._s3p: S3pServer | None = None
         self._subscriptions: Manager | None = None
         self._lake_calls: LakeCalls | None = None
@@ -199,8 +199,9 @@ class Node:
         store = await self._store(rng)
         blobs = StoreBlobs(store)
         disk = await asyncio.to_thread(self._disk_cache)
-        courtesy = Courtesy(lambda: log_of_group.tail).is_due
-        lake = None if settings.memory else DeltaLake(store, settings.lake_cache_bytes, clock, rng, disk, courtesy)
+        append_pressure = AppendPressure(lambda: log_of_group.tail).is_due
+        cache_bytes = settings.lake_cache_bytes
+        lake = None if settings.memory else DeltaLake(store, cache_bytes, clock, rng, disk, append_pressure)
         limits = Limits(
             settings.producers_per_stream_max, settings.producer_idle_ms, Durability[settings.durability.upper()]
         )
@@ -228,7 +229,7 @@ class Node:
         count = owned.recover()
         if count:
             took_s = round(loop.time() - began_s, 3)
-            log.info("recovered", events=count, streams=len(owned.group.shelf.streams), seconds=took_s)
+            log.info("recovered", events=count, streams=len(owned.group.loaded.by_key), seconds=took_s)
 
     def _routes(self, engine: Engine, streams: DurableStreams, blobs: StoreBlobs, rng: SystemRng) -> Routes:
         settings = self.settings
@@ -276,7 +277,7 @@ class Node:
         return Erasures(eraser, hash_name, lambda key: named_by(path_of(key)), self.settings)
 
     def _pages(self, routes: Routes, owned: OwnedGroup, http: HttpServer) -> Metrics:
-        health, metrics, probe = Health(), Metrics(), self._trial
+        health, metrics, probe = Health(), Metrics(), self._store_probe
         health.add("log", lambda: owned.failures()["log"])
         health.add("checkpoint", lambda: owned.failures()["checkpoint"])
         if owned.flusher is not None:
@@ -314,8 +315,8 @@ class Node:
         try:
             store = open_lake(settings, url)
             if settings.lake != "auto" and not settings.memory:
-                self._trial = Trial(partial(probe, store, rng.token(8).hex()), partial(_report, "lake"))
-                await self._trial.start()
+                self._store_probe = StoreProbe(partial(probe, store, rng.token(8).hex()), partial(_report, "lake"))
+                await self._store_probe.start()
         except StoreError as error:
             raise CannotStart(f"the lake {url} cannot be used: {error.reason}") from None
         return store
@@ -360,8 +361,8 @@ class Node:
             await self._subscriptions.stop()
         if self._lake_calls is not None:
             self._lake_calls.close()
-        if self._trial is not None:
-            await self._trial.stop()
+        if self._store_probe is not None:
+            await self._store_probe.stop()
         if self._owned is not None:
             await self._owned.stop()
         if self._bulk_snapshots is not None:
@@ -376,9 +377,9 @@ def _describer(store: ObjectStore, files: CatalogFiles) -> Callable[[], dict[str
     def describe() -> dict[str, Any]:
         from headwater.lake.info import describe
 
-        with closing(files.open_to_read()) as ledger:
+        with closing(files.open_to_read()) as lake_files:
             try:
-                return describe(store, ledger)
+                return describe(store, lake_files)
             except StoreError as error:
                 raise BlobsUnavailable(error.reason) from error
 

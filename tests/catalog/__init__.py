@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from headwater.model.row import StreamRow
-from headwater.world import Change
+from headwater.ports import Change
 
 
 def stream_row(key: str = "_default/s", sid: int = 1, **fields: Any) -> StreamRow:

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwater.catalog.ledger import Ledger
+from headwater.catalog.lake_files import LakeFiles
 from headwater.catalog.sqlite import FORMAT, READS_DAYS, CatalogMismatch, SqliteCatalog
 from headwater.model.extents import Extent
 from headwater.model.row import BucketRow, StreamRow
-from headwater.world import ReadCount
+from headwater.ports import ReadCount
 from tests.catalog import change, stream_row
 
 texts = st.text(st.characters(codec="utf-8"), max_size=10)
@@ -145,7 +145,7 @@ def test_a_file_of_the_format_before_is_refused_and_left_as_it_was(tmp_path: Pat
         db.execute("create table streams (key text primary key, sid integer, row blob) without rowid")
         db.execute("create table meta (name text primary key, value integer) without rowid")
         db.execute("insert into meta values ('format', 2)")
-    for opened in (SqliteCatalog, Ledger):
+    for opened in (SqliteCatalog, LakeFiles):
         with pytest.raises(CatalogMismatch, match="format 2"):
             opened(path)
     assert db.execute("select count(*) from sqlite_schema where type = 'table'").fetchone() == (2,)

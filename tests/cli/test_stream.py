@@ -279,14 +279,14 @@ def test_an_address_that_is_none_is_a_usage_error() -> None:
 
 
 def test_listing_names_the_streams_of_a_bucket(hw: Typed) -> None:
-    for stream in ("shelf/a-1", "shelf/a-2", "shelf/b"):
+    for stream in ("loaded/a-1", "loaded/a-2", "loaded/b"):
         hw("create", stream, "12345", "--content-type", "text/plain")
-    hw("close", "shelf/b")
-    rows = [line.split("\t") for line in hw("ls", "shelf").stdout.splitlines()]
+    hw("close", "loaded/b")
+    rows = [line.split("\t") for line in hw("ls", "loaded").stdout.splitlines()]
     assert [row[0] for row in rows] == ["a-1", "a-2", "b"]
     assert [row[1].lower() for row in rows] == ["open", "open", "closed"]
     assert {(row[2], int(row[3])) for row in rows} == {("text/plain", 5)}
-    found = [json.loads(line) for line in hw("ls", "shelf", "--prefix", "a-", "--json").stdout.splitlines()]
+    found = [json.loads(line) for line in hw("ls", "loaded", "--prefix", "a-", "--json").stdout.splitlines()]
     assert [stream["stream_id"] for stream in found] == ["a-1", "a-2"]
 
 

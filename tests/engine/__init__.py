@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterator
 
 from headwater.catalog.sqlite import SqliteCatalog
 from headwater.engine.group import Group
-from headwater.engine.live import LiveStream
+from headwater.engine.loaded_stream import LoadedStream
 from headwater.engine.pending_answers import Outcome
-from headwater.engine.reads import plan
+from headwater.engine.read_plan import plan
 from headwater.log.null import NullLog
 from headwater.model.commands import Append, Command, Create, Durability, Producer
 from headwater.model.events import Event
 from headwater.model.offsets import START
 from headwater.model.stream import Limits
-from headwater.world import BROKEN, Catalog, Log, LogFailure
+from headwater.ports import BROKEN, Catalog, Log, LogFailure
 
 KEY = "_default/s"
 STEP = 10
@@ -177,8 +177,8 @@ class Ear:
         """The visible end at each wake-up."""
         self.gone_count = 0
 
-    def wake(self, stream: LiveStream) -> None:
+    def wake(self, stream: LoadedStream) -> None:
         self.wakes.append(stream.visible)
 
-    def gone(self, stream: LiveStream) -> None:
+    def gone(self, stream: LoadedStream) -> None:
         self.gone_count += 1

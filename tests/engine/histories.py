@@ -16,7 +16,7 @@ from headwater.catalog.sqlite import SqliteCatalog
 from headwater.engine import listing
 from headwater.engine.checkpoint import checkpoint
 from headwater.engine.group import Group
-from headwater.engine.live import LiveStream
+from headwater.engine.loaded_stream import LoadedStream
 from headwater.engine.recovery import recover
 from headwater.errors import StreamNotFound, StreamSoftDeleted
 from headwater.log.wal import Wal
@@ -114,11 +114,11 @@ Step = Callable[[Node], Awaitable[None] | None]
 @dataclass(frozen=True)
 class Submit:
     key: str
-    build: Callable[[LiveStream | None, Group], Any]
+    build: Callable[[LoadedStream | None, Group], Any]
     what: str
 
     def __call__(self, node: Node) -> None:
-        command = self.build(node.group.shelf.find(self.key), node.group)
+        command = self.build(node.group.loaded.find(self.key), node.group)
         node.group.submit(self.key, command, Inbox())
 
     def __repr__(self) -> str:
@@ -137,7 +137,7 @@ class Do:
         return self.what
 
 
-def boundary(stream: LiveStream | None, pick: int) -> int:
+def boundary(stream: LoadedStream | None, pick: int) -> int:
     """An offset that a client could have been given, or (rarely) one behind the tail."""
     if stream is None:
         return pick
@@ -146,7 +146,7 @@ def boundary(stream: LiveStream | None, pick: int) -> int:
     return choices[pick % len(choices)]
 
 
-def whole(stream: LiveStream) -> list[forks.Span]:
+def whole(stream: LoadedStream) -> list[forks.Span]:
     found = forks.spans(stream, stream.earliest, stream.tail)
     assert found is not None, f"{stream.key} cannot be read from its earliest offset"
     return found
@@ -168,10 +168,10 @@ def creates(draw: st.DrawFn) -> Submit:
     source = draw(st.sampled_from([None, None, *KEYS]))
     pick, sub = draw(st.none() | picks), draw(st.sampled_from([0, 0, 0, 1, 2]))
 
-    def build(stream: LiveStream | None, group: Group) -> Create:
+    def build(stream: LoadedStream | None, group: Group) -> Create:
         fork = None
         if source is not None:
-            offset = None if pick is None else boundary(group.shelf.find(source), pick)
+            offset = None if pick is None else boundary(group.loaded.find(source), pick)
             fork = Fork(source, offset, sub if offset is not None else 0)
         return Create(key, None if fork else "text/plain", records, ttl_ms, durability=durability, retention=retention,
                       fork=fork)  # fmt: skip
@@ -188,7 +188,7 @@ def appends(draw: st.DrawFn) -> Submit:
     close = draw(st.sampled_from([False] * 15 + [True]))
     seq_text = draw(st.none() | st.text("ab", min_size=1, max_size=3))
 
-    def build(stream: LiveStream | None, group: Group) -> Append:
+    def build(stream: LoadedStream | None, group: Group) -> Append:
         producer = None
         if name is not None:
             epoch, seq, _ = (0, -1, 0) if stream is None else stream.producers.get(name, (0, -1, 0))
@@ -203,7 +203,7 @@ def lets_go() -> st.SearchStrategy[Submit]:
         return Submit(key, lambda stream, _: Trim(boundary(stream, pick)), f"trim {pick}")
 
     def snapshot(key: str, pick: int) -> Submit:
-        def build(stream: LiveStream | None, group: Group) -> PublishSnapshot:
+        def build(stream: LoadedStream | None, group: Group) -> PublishSnapshot:
             return PublishSnapshot(boundary(stream, pick), "text/plain", f"blob-{pick}", 5)
 
         return Submit(key, build, f"snapshot {pick}")
@@ -293,24 +293,24 @@ async def run(step: Step, node: Node) -> None:
 
 
 def state(node: Node) -> dict[str, Any]:
-    group, shelf = node.group, node.group.shelf
+    group, loaded = node.group, node.group.loaded
     found: dict[str, Any] = {}
     for key in KEYS:
-        stream = shelf.find(key)
+        stream = loaded.find(key)
         found[key] = None if stream is None else stream_state(stream)
     for name in BUCKETS:
-        bucket = shelf.bucket(name)
+        bucket = loaded.bucket(name)
         found[f"bucket {name}"] = None if bucket is None or not bucket.exists else (bucket.explicit, bucket.count)
         found[f"listing {name}"] = [
             (one.stream_id, one.tail_offset, one.earliest_offset, one.records)
-            for one in listing.page(shelf, name, "", "", 100, node.clock.ms).streams
+            for one in listing.page(loaded, name, "", "", 100, node.clock.ms).streams
         ]
     found["notes"] = dict(node.notes.values)
     found["next sid"] = group.next_sid
     return found
 
 
-def stream_state(stream: LiveStream) -> dict[str, Any]:
+def stream_state(stream: LoadedStream) -> dict[str, Any]:
     row = stream.row()
     fields = {name: getattr(row, name) for name in row.__struct_fields__}
     if stream.ttl_ms is not None:
@@ -332,10 +332,10 @@ def stream_state(stream: LiveStream) -> dict[str, Any]:
 
 def check_sums(node: Node) -> None:
     """Counters that have to agree with what they count."""
-    shelf = node.group.shelf
-    assert shelf.hot_bytes == sum(stream.timeline.held_bytes for stream in shelf.streams.values())
+    loaded = node.group.loaded
+    assert loaded.hot_bytes == sum(stream.timeline.held_bytes for stream in loaded.by_key.values())
     floor = node.group.log_floor()
-    for stream in shelf.streams.values():
+    for stream in loaded.by_key.values():
         if stream.timeline.payloads:
             assert floor < stream.timeline.positions[0], f"{stream.key} could be trimmed away"
 

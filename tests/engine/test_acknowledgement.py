@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from headwater.engine.live import LiveStream
+from headwater.engine.loaded_stream import LoadedStream
 from headwater.errors import SequenceGap, StreamClosed, StreamExists, StreamNotFound
 from headwater.model.commands import Append, Create, Delete, Durability, Producer
 from headwater.model.events import Appended, Created, Deleted
@@ -208,7 +208,7 @@ def test_records_that_a_lax_class_showed_before_the_creation_was_durable_stay_sh
     bench.submit(Create(KEY, None, [b"first"], durability=durability))
     bench.post(b"second")
     bench.write()
-    assert bench.group.unsettled(KEY)
+    assert bench.group.unpublished(KEY)
     bench.sync()
     assert bench.read() == b"firstsecond"
 
@@ -234,23 +234,23 @@ def test_a_barrier_waits_for_every_class() -> None:
 def test_a_reader_of_a_stream_whose_creation_is_pending_waits_for_it() -> None:
     bench = Bench()
     bench.submit(Create(KEY, None, [b"first"]))
-    assert bench.group.unsettled(KEY)
+    assert bench.group.unpublished(KEY)
     with pytest.raises(StreamNotFound):
         bench.group.find(KEY, touch=False)
     reader = Inbox()
-    bench.group.after_settled(KEY, reader)
+    bench.group.after_published(KEY, reader)
     bench.write()
     assert reader.waits
     bench.sync()
     assert isinstance(reader.outcome, Unchanged)
-    assert not bench.group.unsettled(KEY) and bench.read() == b"first"
+    assert not bench.group.unpublished(KEY) and bench.read() == b"first"
 
 
 def test_readers_of_other_streams_do_not_wait_for_a_creation() -> None:
     bench = Bench()
     bench.create()
     bench.submit(Create("_default/new", None, []), "_default/new")
-    assert not bench.group.unsettled(KEY)
+    assert not bench.group.unpublished(KEY)
     assert bench.read() == b""
 
 
@@ -258,9 +258,9 @@ def test_a_reader_of_a_stream_whose_deletion_is_pending_waits_and_then_finds_not
     bench = Bench()
     bench.create()
     bench.submit(Delete())
-    assert bench.group.unsettled(KEY)
+    assert bench.group.unpublished(KEY)
     bench.sync()
-    assert not bench.group.unsettled(KEY)
+    assert not bench.group.unpublished(KEY)
     with pytest.raises(StreamNotFound):
         bench.read()
 
@@ -275,11 +275,11 @@ def test_a_name_that_is_deleted_and_created_again_is_settled_with_the_last_of_th
     deletion = bench.log.tail
     bench.submit(Create(KEY, "text/html", [b"new"]))
     bench.sync(deletion)
-    assert bench.group.unsettled(KEY)
+    assert bench.group.unpublished(KEY)
     bench.sync()
     new = bench.group.find(KEY, touch=False)
     assert (new.sid, bench.read()) == (old.sid + 1, b"new")
-    assert bench.group.shelf.hot_bytes == 3 + RECORD_BYTES
+    assert bench.group.loaded.hot_bytes == 3 + RECORD_BYTES
 
 
 def test_an_append_after_a_recreation_goes_to_the_new_stream() -> None:
@@ -304,7 +304,7 @@ def test_a_follower_is_woken_once_for_all_that_one_pass_made_visible_after_the_w
     stream = bench.group.find(KEY, touch=False)
 
     class Late(Ear):
-        def wake(self, stream: LiveStream) -> None:
+        def wake(self, stream: LoadedStream) -> None:
             super().wake(stream)
             assert len(bench.told) == 4, "a follower came before a writer"
 
@@ -353,7 +353,7 @@ def test_a_follower_that_leaves_while_others_are_woken_is_no_trouble() -> None:
     stream = bench.group.find(KEY, touch=False)
 
     class Leaver(Ear):
-        def wake(self, stream: LiveStream) -> None:
+        def wake(self, stream: LoadedStream) -> None:
             super().wake(stream)
             bench.group.unfollow(stream, self)
 
@@ -374,7 +374,7 @@ def test_a_group_without_a_disk_answers_everything_at_once() -> None:
     group = null_group()
     created, appended, duplicate, deleted = Inbox(), Inbox(), Inbox(), Inbox()
     group.submit(KEY, Create(KEY, None, [b"one"]), created)
-    assert isinstance(created.outcome, Created) and not group.unsettled(KEY)
+    assert isinstance(created.outcome, Created) and not group.unpublished(KEY)
     ear = Ear()
     group.follow(group.find(KEY, touch=False), ear)
     group.submit(KEY, Append([b"two"], None, Producer("p", 0, 0)), appended)

@@ -15,7 +15,7 @@ from headwater.engine.checkpoint import checkpoint
 from headwater.errors import Overloaded
 from headwater.model.commands import Append, Create, Delete, Fork, Trim
 from headwater.model.stream import Unchanged
-from headwater.world import Change
+from headwater.ports import Change
 from tests.engine import KEY, Bench
 from tests.engine.histories import Notes
 
@@ -89,7 +89,7 @@ def test_a_deleted_stream_leaves_the_catalog_and_its_name_is_free() -> None:
         await take(bench)
         new = catalog.load(KEY)
         assert old is not None and new is not None and new.sid > old.sid
-        assert catalog.load_sid(old.sid) is None and bench.group.shelf.removed == {}
+        assert catalog.load_sid(old.sid) is None and bench.group.loaded.removed == {}
 
     asyncio.run(body())
 
@@ -238,11 +238,11 @@ def test_what_a_checkpoint_is_writing_is_not_unloaded_meanwhile() -> None:
         task = asyncio.create_task(checkpoint(bench.group))
         await written.wait()
         for _ in range(3):
-            bench.group.shelf.evict(0, 10)
+            bench.group.loaded.evict(0, 10)
         assert bench.group.find(KEY, touch=False) is stream
         await task
         for _ in range(3):
-            bench.group.shelf.evict(0, 10)
+            bench.group.loaded.evict(0, 10)
         again = bench.group.find(KEY, touch=False)
         assert again is not stream and again.closed
 

@@ -152,7 +152,7 @@ def test_upkeep_expires_what_is_due_and_nothing_else() -> None:
     assert ear.gone_count == 0
     bench.sync()
     assert ear.gone_count == 1
-    assert sorted(bench.group.shelf.streams) == [f"_default/{number}" for number in range(5, 10)] + ["_default/kept"]
+    assert sorted(bench.group.loaded.by_key) == [f"_default/{number}" for number in range(5, 10)] + ["_default/kept"]
 
 
 def test_upkeep_passes_over_streams_that_were_used_or_deleted_meanwhile() -> None:
@@ -169,4 +169,4 @@ def test_upkeep_passes_over_streams_that_were_used_or_deleted_meanwhile() -> Non
     bench.clock.ms += 1
     assert bench.group.expire_due(10) == 1
     bench.sync()
-    assert bench.group.shelf.streams == {}
+    assert bench.group.loaded.by_key == {}

@@ -9,7 +9,7 @@ from headwater.errors import LogUnavailable, Overloaded, StreamNotFound
 from headwater.model.commands import Append, Create, Delete, Durability
 from headwater.model.events import Appended, Deleted
 from headwater.model.timeline import RECORD_BYTES
-from headwater.world import BROKEN, LogFailure
+from headwater.ports import BROKEN, LogFailure
 from tests.engine import KEY, STEP, Bench, Ear, Inbox
 
 
@@ -19,7 +19,7 @@ def test_everyone_who_waits_is_told_that_the_log_is_unavailable() -> None:
     bench.create("_default/disk", durability=Durability.DISK)
     bench.submit(Create("_default/unborn", None, []), "_default/unborn")
     reader, barrier = Inbox(), Inbox()
-    bench.group.after_settled("_default/unborn", reader)
+    bench.group.after_published("_default/unborn", reader)
     bench.group.barrier(barrier)
     waiting = [
         bench.post(seq=0),
@@ -95,9 +95,9 @@ def test_a_reader_of_a_creation_that_never_became_durable_is_told_so() -> None:
     bench = Bench()
     bench.submit(Create(KEY, None, [b"x"]))
     bench.fail()
-    assert bench.group.unsettled(KEY)
+    assert bench.group.unpublished(KEY)
     reader = Inbox()
-    bench.group.after_settled(KEY, reader)
+    bench.group.after_published(KEY, reader)
     assert isinstance(reader.outcome, LogUnavailable)
     with pytest.raises(StreamNotFound):
         bench.read()
@@ -135,7 +135,7 @@ def test_above_the_ceiling_data_is_turned_away_until_some_is_deleted() -> None:
     bench.create("_default/other")
     bench.post(b"x" * 11)
     bench.sync()
-    assert bench.group.shelf.hot_bytes == 11 + RECORD_BYTES
+    assert bench.group.loaded.hot_bytes == 11 + RECORD_BYTES
     logged = len(bench.log.events)
     assert isinstance(bench.post().outcome, Overloaded)
     assert isinstance(bench.submit(Create("_default/new", None, [b"x"]), "_default/new").outcome, Overloaded)
@@ -143,7 +143,7 @@ def test_above_the_ceiling_data_is_turned_away_until_some_is_deleted() -> None:
     assert bench.read() == b"x" * 11
     bench.submit(Delete())
     bench.sync()
-    assert bench.group.shelf.hot_bytes == 0
+    assert bench.group.loaded.hot_bytes == 0
     bench.post(key="_default/other")
     bench.sync()
     assert bench.read("_default/other") == b"x"
@@ -164,7 +164,7 @@ def test_records_count_with_what_they_take_beside_their_payload() -> None:
     bench.create()
     bench.submit(Append([b"x"] * 10))
     bench.sync()
-    assert bench.group.shelf.hot_bytes == 10 * (RECORD_BYTES + 1)
+    assert bench.group.loaded.hot_bytes == 10 * (RECORD_BYTES + 1)
     assert isinstance(bench.post().outcome, Overloaded)
 
 

@@ -51,14 +51,14 @@ def appended(payload: bytes, start: int, sid: int = 1, **more: Any) -> Appended:
 
 def test_an_empty_start_is_an_empty_group() -> None:
     bench = recovered([])
-    assert bench.group.shelf.streams == {} and bench.group.next_sid == 1
+    assert bench.group.loaded.by_key == {} and bench.group.next_sid == 1
 
 
 def test_a_log_without_a_catalog_is_folded_from_its_beginning() -> None:
     bench = recovered([(10, created(records=[b"one"])), (20, appended(b"two", 3)), (30, Touched(1, 5_000))])
     assert bench.read() == b"onetwo"
-    assert bench.group.next_sid == 2 and bench.group.shelf.hot_bytes == 6 + 2 * RECORD_BYTES
-    assert list(bench.group.shelf.dirty) == [1]
+    assert bench.group.next_sid == 2 and bench.group.loaded.hot_bytes == 6 + 2 * RECORD_BYTES
+    assert list(bench.group.loaded.dirty) == [1]
     bench.post(b"three")
     bench.sync()
     assert bench.read() == b"onetwothree"
@@ -72,7 +72,7 @@ def test_events_that_the_row_tells_of_already_only_bring_their_payload_back() ->
     stream = bench.group.find(KEY, touch=False)
     assert stream.row() == row
     assert bench.read() == b"onetwoxyz" and stream.closed_visible
-    assert bench.group.shelf.dirty == {} and bench.group.shelf.hot_bytes == 9 + 3 * RECORD_BYTES
+    assert bench.group.loaded.dirty == {} and bench.group.loaded.hot_bytes == 9 + 3 * RECORD_BYTES
     assert list(stream.timeline.positions) == [10, 20, 40]
 
 
@@ -89,15 +89,15 @@ def test_a_row_that_is_newer_than_the_catalogs_position_is_not_changed_again() -
 def test_a_stream_deleted_before_the_checkpoint_does_not_come_back() -> None:
     log: Logged = [(10, created()), (20, appended(b"x", 0)), (30, Deleted(1, KEY, 2_000))]
     bench = recovered(log, catalog_of(position=30))
-    assert bench.group.shelf.streams == {} and bench.group.next_sid == 2
+    assert bench.group.loaded.by_key == {} and bench.group.next_sid == 2
 
 
 def test_a_stream_deleted_after_the_checkpoint_is_gone_and_its_row_waits_to_go() -> None:
     catalog = catalog_of(stream_row(position=10), position=10, buckets=[BucketRow("_default", 10, False, 1, 1)])
     bench = recovered([(10, created()), (20, appended(b"x", 0)), (30, Deleted(1, KEY, 2_000))], catalog)
-    assert bench.group.shelf.find(KEY) is None
-    assert bench.group.shelf.removed == {1: KEY} and bench.group.shelf.hot_bytes == 0
-    bucket = bench.group.shelf.bucket("_default")
+    assert bench.group.loaded.find(KEY) is None
+    assert bench.group.loaded.removed == {1: KEY} and bench.group.loaded.hot_bytes == 0
+    bucket = bench.group.loaded.bucket("_default")
     assert bucket is not None and bucket.count == 0
 
 
@@ -120,7 +120,7 @@ def test_sids_are_never_used_again_even_when_log_and_catalog_forgot_their_stream
 def test_buckets_come_back_from_row_and_log() -> None:
     catalog = catalog_of(position=15, buckets=[BucketRow("alpha", 12, True, 1, 2)])
     bench = recovered([(12, BucketCreated("alpha", 1)), (20, BucketCreated("beta", 2))], catalog)
-    alpha, beta = bench.group.shelf.bucket("alpha"), bench.group.shelf.bucket("beta")
+    alpha, beta = bench.group.loaded.bucket("alpha"), bench.group.loaded.bucket("beta")
     assert alpha is not None and (alpha.explicit, alpha.count) == (True, 2)
     assert beta is not None and beta.exists
 
@@ -152,7 +152,7 @@ def test_a_fork_reads_what_its_source_let_go_also_after_a_restart() -> None:
         again.submit(Delete(), "_default/fork")
         again.submit(Delete())
         again.sync()
-        assert again.group.shelf.streams == {} and again.group.shelf.hot_bytes == 0
+        assert again.group.loaded.by_key == {} and again.group.loaded.hot_bytes == 0
 
     asyncio.run(body())
 
@@ -170,11 +170,11 @@ def test_a_trim_keeps_the_snapshot_it_passes_and_its_blob_is_discarded_once_a_ne
         for bench in (live, again):
             stream = bench.group.find(KEY, touch=False)
             assert (stream.earliest, stream.snapshot) == (6, Snapshot(3, "text/plain", "snapshots/1/a", 1))
-            assert list(bench.group.shelf.blobs_discarded) == []
+            assert list(bench.group.loaded.blobs_discarded) == []
             bench.submit(PublishSnapshot(11, "text/plain", "snapshots/1/b", 1))
             bench.submit(Delete())
             bench.sync()
-            assert [blob for _, blob in bench.group.shelf.blobs_discarded] == ["snapshots/1/a", "snapshots/1/b"]
+            assert [blob for _, blob in bench.group.loaded.blobs_discarded] == ["snapshots/1/a", "snapshots/1/b"]
 
     asyncio.run(body())
 
@@ -211,4 +211,4 @@ def test_events_of_a_stream_that_nobody_created_are_refused() -> None:
 
 def test_events_of_an_unknown_stream_that_is_deleted_later_are_passed_over() -> None:
     log: Logged = [(20, appended(b"x", 0, sid=9)), (30, Deleted(9, "_default/gone", 3_000))]
-    assert recovered(log, catalog_of(position=10)).group.shelf.streams == {}
+    assert recovered(log, catalog_of(position=10)).group.loaded.by_key == {}

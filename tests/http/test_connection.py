@@ -10,7 +10,7 @@ from headwater.config import Settings
 from headwater.doors.http import connection as connections
 from headwater.doors.http.connection import Connection
 from headwater.doors.http.exchange import Exchange
-from headwater.doors.http.live import BodyPump
+from headwater.doors.http.live_reads import BodyPump
 from headwater.doors.http.respond import Responder
 from headwater.doors.http.slices import Slicer
 from headwater.doors.http.wire import Budget, Heads

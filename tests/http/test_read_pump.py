@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwater.doors.http import live
-from headwater.doors.http.live import STALLED_TICKS, ReadPump, body_parts
-from headwater.engine.live import LiveStream
-from headwater.engine.reads import Data, Slice
+from headwater.doors.http import live_reads
+from headwater.doors.http.live_reads import STALLED_TICKS, ReadPump, body_parts
+from headwater.engine.loaded_stream import LoadedStream
+from headwater.engine.read_plan import Data, Slice
 from headwater.errors import Failure, Overloaded
 from headwater.model.commands import Durability
 from headwater.model.events import Created
@@ -69,7 +69,7 @@ class Wire:
 class Again:
     """Reads that answer with a record or two at a time, or fail."""
 
-    def __init__(self, stream: LiveStream, records: list[bytes], failure: Failure | None = None) -> None:
+    def __init__(self, stream: LoadedStream, records: list[bytes], failure: Failure | None = None) -> None:
         self.stream, self.records, self.failure = stream, records, failure
         self.reads_count = 0
 
@@ -81,14 +81,14 @@ class Again:
         some = self.records[first : first + count]
         return Slice(self.stream, some, offset, edges[first + len(some)], False, False, len(some))
 
-    def read(self, stream: LiveStream, offset: int, bytes_max: int, done: Any, joined: bool) -> None:
+    def read(self, stream: LoadedStream, offset: int, bytes_max: int, done: Any, joined: bool) -> None:
         assert joined
         self.reads_count += 1
         done(self.failure or self.part(offset, 2))
 
 
-def stream_of(content_type: str) -> LiveStream:
-    return LiveStream(born(Created("_default/s", 1, content_type, 1, Durability.FSYNC, []), 10))
+def stream_of(content_type: str) -> LoadedStream:
+    return LoadedStream(born(Created("_default/s", 1, content_type, 1, Durability.FSYNC, []), 10))
 
 
 def pumped(content_type: str, records: list[bytes], room: int, failure: Failure | None = None) -> tuple[Wire, Again]:
@@ -113,7 +113,7 @@ def test_a_body_is_the_same_however_often_its_client_stalls(
     records: list[bytes], content_type: str, rooms: list[int]
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(live, "SLICE_BYTES", 16)
+        patch.setattr(live_reads, "SLICE_BYTES", 16)
         wire, _ = pumped(content_type, records, 2)
         for room in rooms:
             if not wire.finished:
@@ -126,21 +126,21 @@ def test_a_body_is_the_same_however_often_its_client_stalls(
 
 
 def test_a_long_body_lets_others_have_their_turn() -> None:
-    records = [bytes([number]) * live.SLICE_BYTES for number in range(16)]
+    records = [bytes([number]) * live_reads.SLICE_BYTES for number in range(16)]
     again = Again(stream_of("text/plain"), records)
     wire = Wire(1_000)
     exchange: Any = SimpleNamespace(connection=wire, begin=wire.write, request=SimpleNamespace(keep_alive=True))
     ReadPump(exchange, b"head", again, again.part(0, len(records)))  # type: ignore[arg-type]
     turns = 0
     while not wire.finished:
-        assert len(wire.body) == min(turns + 1, 8) * live.TURN_BYTES and len(wire.turns) == 1
+        assert len(wire.body) == min(turns + 1, 8) * live_reads.TURN_BYTES and len(wire.turns) == 1
         wire.turns.pop()()
         turns += 1
     assert wire.body == b"".join(records)
 
 
 def test_a_client_that_takes_its_time_is_not_read_for_again() -> None:
-    records = [bytes([number]) * live.SLICE_BYTES for number in range(6)]
+    records = [bytes([number]) * live_reads.SLICE_BYTES for number in range(6)]
     wire, again = pumped("text/plain", records, 2)
     while not wire.finished:
         for tick in range(STALLED_TICKS):
@@ -150,7 +150,7 @@ def test_a_client_that_takes_its_time_is_not_read_for_again() -> None:
 
 
 def test_a_stalled_client_holds_no_records() -> None:
-    wire, again = pumped("text/plain", [b"x" * live.SLICE_BYTES] * 6, 2)
+    wire, again = pumped("text/plain", [b"x" * live_reads.SLICE_BYTES] * 6, 2)
     wire.stall()
     assert wire.streamer._parts is None
     wire.drain(1_000)
@@ -158,17 +158,17 @@ def test_a_stalled_client_holds_no_records() -> None:
 
 
 def test_a_body_that_cannot_be_read_again_is_cut_off() -> None:
-    wire, _ = pumped("text/plain", [b"x" * live.SLICE_BYTES] * 6, 2, Overloaded("the lake does not answer"))
+    wire, _ = pumped("text/plain", [b"x" * live_reads.SLICE_BYTES] * 6, 2, Overloaded("the lake does not answer"))
     wire.stall()
     wire.drain(1_000)
     assert wire.aborted and not wire.finished
 
 
 def test_stretches_are_written_in_views_and_never_copied() -> None:
-    stretch = memoryview(bytes(5 * live.SLICE_BYTES + 7))
+    stretch = memoryview(bytes(5 * live_reads.SLICE_BYTES + 7))
     for is_json, ends in ((False, b""), (True, b"[]")):
         parts = list(body_parts([stretch], is_json))
         views = [part for part in parts if isinstance(part, memoryview)]
-        assert all(view.obj is stretch.obj and len(view) <= live.TURN_BYTES for view in views)
+        assert all(view.obj is stretch.obj and len(view) <= live_reads.TURN_BYTES for view in views)
         assert sum(map(len, views)) == len(stretch)
         assert b"".join(part for part in parts if isinstance(part, bytes)) == ends

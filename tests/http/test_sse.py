@@ -11,8 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headwater.doors.http import sse
-from headwater.engine.live import LiveStream
-from headwater.engine.reads import Slice
+from headwater.engine.loaded_stream import LoadedStream
+from headwater.engine.read_plan import Slice
 from headwater.model.commands import Durability
 from headwater.model.events import Created
 from headwater.model.stream_state import born
@@ -56,7 +56,7 @@ def unchunked(data: bytes) -> bytes:
 
 
 def part(content_type: str, payloads: list[bytes], closed: bool = False) -> Slice:
-    stream = LiveStream(born(Created("_default/s", 1, content_type, 1, Durability.FSYNC, []), 10))
+    stream = LoadedStream(born(Created("_default/s", 1, content_type, 1, Durability.FSYNC, []), 10))
     size = sum(map(len, payloads))
     return Slice(stream, payloads, 5, 5 + size, True, closed, len(payloads))
 

@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwater.lake.cache import DiskCache, MemoryCache
-from headwater.lake.layout import SCHEMA, SERVED, data_key
+from headwater.lake.layout import SCHEMA, SERVED
+from headwater.lake.names import data_key
 from headwater.lake.reader import Reader
 from headwater.lake.store import LakeDamaged, MemoryStore, ObjectStore
 from headwater.lake.writer import Built, build

@@ -18,7 +18,7 @@ from headwater.lake.cache import MemoryCache
 from headwater.lake.keys import NotLake, described, read_keys
 from headwater.lake.layout import SCHEMA, statistics
 from headwater.lake.reader import Reader
-from headwater.lake.sorted import write_sorted
+from headwater.lake.sorted_writer import write_sorted
 from headwater.lake.store import MemoryStore
 from headwater.lake.swap import read_swap
 from headwater.lake.writer import SORTED_BY, Built, build

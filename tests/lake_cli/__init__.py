@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from headwater.catalog.ledger import Ledger
+from headwater.catalog.lake_files import LakeFiles
 from headwater.catalog.sqlite import SqliteCatalog
 from headwater.lake.lake import DeltaLake
 from headwater.lake.local import LocalStore
 from headwater.model.extents import Extent, Run
-from headwater.world import Pending, Swept, SystemRng
+from headwater.ports import LakeGcResult, Pending, SystemRng
 from tests.catalog import change, stream_row
 from tests.engine import HandClock
 from tests.lake.rows import run
@@ -33,7 +33,7 @@ class Farm:
         self.lake = DeltaLake(self.store, 1 << 20, self.clock, SystemRng())
         self.catalog = SqliteCatalog(folder / "catalog.db")
         self.catalog.write(change())
-        self.ledger = Ledger(folder / "catalog.db")
+        self.lake_files = LakeFiles(folder / "catalog.db")
 
     def settle(self, *sids: int, checkpointed: bool = True) -> tuple[str, list[Extent]]:
         """A file with ten records of each stream."""
@@ -47,8 +47,8 @@ class Farm:
     def delete(self, *sids: int) -> None:
         self.catalog.write(change(gone=[(f"_default/{sid}", sid) for sid in sids]))
 
-    def sweep(self, pending: Callable[[], Pending] = nothing_pending, grace_ms: int = GRACE_MS) -> Swept:
-        return self.lake.sweep(0, self.ledger, pending, grace_ms, lambda: None)
+    def sweep(self, pending: Callable[[], Pending] = nothing_pending, grace_ms: int = GRACE_MS) -> LakeGcResult:
+        return self.lake.sweep(0, self.lake_files, pending, grace_ms, lambda: None)
 
     def in_table(self) -> set[str]:
         return set(self.lake._opened().files())

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from headwater.model.row import Snapshot
-from headwater.world import Pending
+from headwater.ports import Pending
 from tests.catalog import change, stream_row
 from tests.lake_cli import GRACE_MS, Farm
 
@@ -30,7 +30,7 @@ def test_a_dead_file_leaves_the_table_at_once_and_the_store_after_the_grace_peri
     farm.clock.ms += 1
     swept = farm.sweep()
     assert (swept.files_deleted, swept.bytes_deleted > 0) == (1, True)
-    assert farm.in_store() == set() and farm.ledger.files() == {}
+    assert farm.in_store() == set() and farm.lake_files.files() == {}
 
 
 def test_a_file_that_is_dead_only_in_part_stays(farm: Farm) -> None:
@@ -150,9 +150,9 @@ def test_a_crash_between_any_two_steps_leaves_work_for_the_next_run_and_nothing_
 
     for owner, name in (
         (farm.lake._opened(), "commit"),
-        (farm.ledger, "bury"),
+        (farm.lake_files, "bury"),
         (farm.store, "delete"),
-        (farm.ledger, "forget"),
+        (farm.lake_files, "forget"),
     ):
         dying(owner, name)
     try:
@@ -169,7 +169,7 @@ def test_a_crash_between_any_two_steps_leaves_work_for_the_next_run_and_nothing_
     farm.sweep()
     farm.sweep()
     assert farm.in_table() == farm.in_store() == {kept}
-    assert set(farm.ledger.files()) == {kept}
+    assert set(farm.lake_files.files()) == {kept}
     assert old != kept
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from headwater.catalog.ledger import Ledger
+from headwater.catalog.lake_files import LakeFiles
 from headwater.catalog.sqlite import SqliteCatalog
-from headwater.engine.live import LiveStream
+from headwater.engine.loaded_stream import LoadedStream
 from headwater.model.commands import Append, Create, Delete, Fork, Retention
 from headwater.model.extents import Extent
 from tests.catalog import change
@@ -18,7 +18,7 @@ RECORD = b"0123456789"
 STEP_MS = 1_000
 
 
-def filled(count: int, policy: Retention | None, catalog: SqliteCatalog | None = None) -> tuple[Bench, LiveStream]:
+def filled(count: int, policy: Retention | None, catalog: SqliteCatalog | None = None) -> tuple[Bench, LoadedStream]:
     """A stream of records of ten bytes, a second apart."""
     bench = Bench(catalog=catalog)
     bench.submit(Create(KEY, "text/plain", [], retention=policy))
@@ -34,7 +34,7 @@ def grow(bench: Bench, count: int) -> None:
         bench.clock.ms += STEP_MS
 
 
-def settle(bench: Bench, stream: LiveStream, counts: list[int]) -> list[Extent]:
+def settle(bench: Bench, stream: LoadedStream, counts: list[int]) -> list[Extent]:
     """The oldest records in memory go to the lake, as extents of so many records each."""
     timeline, extents, index = stream.timeline, [], 0
     for number, count in enumerate(counts):
@@ -47,9 +47,9 @@ def settle(bench: Bench, stream: LiveStream, counts: list[int]) -> list[Extent]:
     return extents
 
 
-def kept(bench: Bench, stream: LiveStream) -> tuple[int, int]:
+def kept(bench: Bench, stream: LoadedStream) -> tuple[int, int]:
     """The earliest offset and its seq, after the policy was applied as often as it finds something."""
-    bench.group.police(stream)
+    bench.group.check_retention(stream)
     for _ in range(20):
         bench.group.apply_retention()
         bench.sync()
@@ -121,8 +121,8 @@ def test_a_stream_that_grows_all_the_time_is_not_looked_up_each_time(monkeypatch
     settle(bench, stream, [10])
     stream.retention = Retention(records=1_000, age_ms=1_000_000_000)
     looks = []
-    real = bench.group.shelf.extents
-    monkeypatch.setattr(bench.group.shelf, "extents", lambda *asked: looks.append(asked) or real(*asked))
+    real = bench.group.loaded.extents
+    monkeypatch.setattr(bench.group.loaded, "extents", lambda *asked: looks.append(asked) or real(*asked))
     for _ in range(10):
         grow(bench, 1)
         bench.group.apply_retention()
@@ -137,7 +137,7 @@ def test_a_policy_of_a_fork_cuts_what_it_shares_and_its_source_keeps_it() -> Non
     bench.sync()
     child = bench.group.find(fork, touch=False)
     assert kept(bench, child) == (50, 5)
-    assert source.earliest == 0 and source.sid not in bench.group.shelf.cuts
+    assert source.earliest == 0 and source.sid not in bench.group.loaded.cuts
     bench.submit(Append([RECORD] * 30, None, None), fork)
     bench.sync()
     assert kept(bench, child)[1] == 50 - 12
@@ -150,10 +150,10 @@ def test_what_a_source_let_go_of_is_dropped_when_its_last_fork_goes() -> None:
     bench.submit(Create(fork, "text/plain", [], fork=Fork(KEY)), fork)
     bench.sync()
     assert kept(bench, source) == (100, 10)
-    assert bench.group.shelf.cuts == {}
+    assert bench.group.loaded.cuts == {}
     bench.submit(Delete(), fork)
     bench.sync()
-    assert bench.group.shelf.cuts == {source.sid: 100}
+    assert bench.group.loaded.cuts == {source.sid: 100}
 
 
 def test_streams_whose_settled_records_grew_too_old_are_found_in_the_catalog(tmp_path: Path) -> None:
@@ -161,10 +161,10 @@ def test_streams_whose_settled_records_grew_too_old_are_found_in_the_catalog(tmp
     bench, stream = filled(20, Retention(age_ms=10_000), catalog)
     extents = settle(bench, stream, [5, 15])
     catalog.write(change(rows=[stream.row()], extents=extents, files=["data/0/file"]))
-    ledger = Ledger(tmp_path / "catalog.db")
+    lake_files = LakeFiles(tmp_path / "catalog.db")
     began_ms = bench.clock.ms - 20 * STEP_MS
-    assert list(ledger.aged(began_ms + 10_000 + 5 * STEP_MS)) == []
-    assert list(ledger.aged(began_ms + 10_000 + 5 * STEP_MS + 1)) == [KEY]
+    assert list(lake_files.aged(began_ms + 10_000 + 5 * STEP_MS)) == []
+    assert list(lake_files.aged(began_ms + 10_000 + 5 * STEP_MS + 1)) == [KEY]
     stream.earliest = stream.tail
     catalog.write(change(rows=[stream.row()], cuts=[(stream.sid, stream.tail)]))
-    assert list(ledger.aged(1 << 60)) == []
+    assert list(lake_files.aged(1 << 60)) == []

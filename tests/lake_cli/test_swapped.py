@@ -11,7 +11,7 @@ import pytest
 
 from headwater.lake.info import read_table
 from headwater.lake.layout import SCHEMA
-from headwater.lake.sorted import write_sorted
+from headwater.lake.sorted_writer import write_sorted
 from headwater.lake.verify import verify
 from headwater.lake.writer import SORTED_BY
 from headwater.model.extents import Extent
@@ -37,7 +37,7 @@ def swap(farm: Farm, old: dict[str, list[Extent]], new: str, table: bool = True)
     """As a node swaps; without `table` it dies before that."""
     found = farm.lake.relocation(list(old), [new], 0, lambda: None).match(old)
     extents = list(found.extents())
-    farm.ledger.swap(list(old), [new], extents, sum(map(len, old.values())), farm.clock.now_ms())
+    farm.lake_files.swap(list(old), [new], extents, sum(map(len, old.values())), farm.clock.now_ms())
     if table:
         farm.lake.relocate(list(old), found)
         farm.catalog.table_followed()
@@ -48,8 +48,8 @@ class Known:
     """The catalog as `verify` reads it, without a log on top."""
 
     def __init__(self, farm: Farm) -> None:
-        self.streams, self.extents = farm.ledger.streams, farm.ledger.extents
-        self.extents_in, self.files = farm.ledger.extents_in, farm.ledger.files
+        self.streams, self.extents = farm.lake_files.streams, farm.lake_files.extents
+        self.extents_in, self.files = farm.lake_files.extents_in, farm.lake_files.files
 
 
 def findings(farm: Farm) -> list[tuple[str, str]]:
@@ -77,7 +77,7 @@ def test_what_was_swapped_out_goes_when_its_grace_period_is_over_and_the_rest_st
     assert farm.in_store() == {a, b, new, kept}, "whoever planned before still reads them"
     farm.clock.ms += GRACE_MS + 60_000
     assert farm.sweep().files_deleted == 2
-    assert farm.in_store() == {new, kept} == farm.in_table() and set(farm.ledger.files()) == {new, kept}
+    assert farm.in_store() == {new, kept} == farm.in_table() and set(farm.lake_files.files()) == {new, kept}
     assert farm.lake.read(extents[0], 0, 10).payloads and findings(farm) == []
 
 
@@ -86,7 +86,7 @@ def test_a_table_that_a_crash_left_behind_is_found_and_made_to_follow(farm: Farm
     new = rewritten(farm, [a, b])
     swap(farm, {a: in_a, b: in_b}, new, table=False)
     assert findings(farm) == sorted([("table", a), ("table", b), ("table", new)])
-    assert farm.ledger.table_behind()
+    assert farm.lake_files.table_behind()
     assert farm.lake.reconcile(farm.catalog.alive(), set(), 0) == 3
     assert farm.in_table() == {new} and findings(farm) == []
     info = farm.lake.files()[new]
@@ -117,7 +117,7 @@ def test_extents_with_another_position_than_their_rows_are_found(farm: Farm) -> 
     first = extents[0]
     fields = [getattr(first, name) for name in first.__struct_fields__]
     assert first.position == 1_000 + 40 * 9
-    farm.ledger._db.execute("delete from extents")
-    farm.ledger._db.commit()
+    farm.lake_files._db.execute("delete from extents")
+    farm.lake_files._db.commit()
     farm.catalog.write(change(extents=[Extent(*fields[:-1], first.position + 1)], files=[file]))
     assert findings(farm) == [("rows", file)]

@@ -14,14 +14,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headwater.catalog.ledger import Ledger
+from headwater.catalog.lake_files import LakeFiles
 from headwater.engine.swap import Swapper
 from headwater.lake.layout import SCHEMA
 from headwater.lake.local import LocalStore
-from headwater.lake.sorted import write_sorted
+from headwater.lake.sorted_writer import write_sorted
 from headwater.lake.writer import SORTED_BY
 from headwater.model.extents import Extent, Run
-from headwater.world import BlobsUnavailable, Lake
+from headwater.ports import BlobsUnavailable, Lake
 from tests.lake_node.world import ListLake, World
 
 Live = dict[str, list[Extent]]
@@ -150,20 +150,20 @@ class SwapWorld(World):
         self._rewrite = rewrite
         self.swaps_count = 0
 
-    def _ledger(self) -> Ledger:
-        return Ledger(self.directory / "catalog.db")
+    def _lake_files(self) -> LakeFiles:
+        return LakeFiles(self.directory / "catalog.db")
 
     def _swapper(self, lake: Any) -> Swapper:
         idle: Any = SimpleNamespace(sweeping=asyncio.Lock())
-        return Swapper(self.group, lake, self.flusher(), idle, self._ledger)
+        return Swapper(self.group, lake, self.flusher(), idle, self._lake_files)
 
     async def _rewritten(self, pick: int) -> tuple[list[str], list[str]]:
         """Some files, and new ones with their live rows."""
         await self.checkpoint()
         files = sorted(name for name, used in self.catalog.alive().items() if used)
         chosen = [name for index, name in enumerate(files) if index == pick % len(files) or pick >> (index % 4) & 1]
-        with closing(self._ledger()) as ledger:
-            live = {name: ledger.extents_in(name) for name in chosen}
+        with closing(self._lake_files()) as lake_files:
+            live = {name: lake_files.extents_in(name) for name in chosen}
         return chosen, self._rewrite(live) if chosen else []
 
     async def swap(self, pick: int) -> None:

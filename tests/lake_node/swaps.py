@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from headwater.lake.layout import SCHEMA
 from headwater.lake.local import LocalStore
-from headwater.lake.sorted import write_sorted
+from headwater.lake.sorted_writer import write_sorted
 from headwater.lake.writer import SORTED_BY
 from tests.support.http import Response
 from tests.support.node import Node

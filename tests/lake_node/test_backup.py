@@ -15,12 +15,12 @@ import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
-from headwater.catalog.copy import copy_catalog
+from headwater.catalog.catalog_copy import copy_catalog
 from headwater.engine.backup import Backups, Hold
-from headwater.engine.sweep import Sweeper
+from headwater.engine.lake_gc import LakeGc
 from headwater.engine.upkeep import Upkeep
 from headwater.errors import LogUnavailable, Overloaded
-from headwater.world import BlobsUnavailable, LakeLedger, Pending, Swept, SystemRng
+from headwater.ports import BlobsUnavailable, GcFiles, LakeGcResult, Pending, SystemRng
 from tests.lake_node.swap_world import SwapListLake, SwapWorld
 from tests.lake_node.test_histories import KEYS, Step, appends, first, histories, lets_go, meanwhile, picks, quietly
 from tests.lake_node.test_histories import step as a_step
@@ -67,9 +67,9 @@ class Safe(SwapWorld):
     def _check_names(self, hold: Hold) -> None:
         """Nothing that the copies speak of is missing from the lists of what has to be copied with them."""
         for key in self.model:
-            stream = self.group.shelf.find(key)
+            stream = self.group.loaded.find(key)
             assert stream is not None
-            assert {extent.file for extent in self.group.shelf.extents(stream.sid, 0, 1 << 20)} <= set(hold.files)
+            assert {extent.file for extent in self.group.loaded.extents(stream.sid, 0, 1 << 20)} <= set(hold.files)
             assert stream.snapshot is None or stream.snapshot.blob in hold.blobs
 
 
@@ -156,7 +156,7 @@ def test_the_log_part_is_small_because_everything_settles_first(tmp_path: Path) 
             await world.append(KEYS[0], [1_000], False)
         hold = await world.backups().take(HOLD_MS)
         assert hold.log_bytes < 1_000 < hold.position
-        assert not world.group.shelf.holding
+        assert not world.group.loaded.holding
 
     in_a_world(tmp_path, body)
 
@@ -271,13 +271,13 @@ class Deleting(ListLake):
         self.between: Callable[[], None] = lambda: None
 
     def sweep(
-        self, group: int, ledger: LakeLedger, pending: Callable[[], Pending], grace_ms: int, check: Callable[[], None]
-    ) -> Swept:
+        self, group: int, lake_files: GcFiles, pending: Callable[[], Pending], grace_ms: int, check: Callable[[], None]
+    ) -> LakeGcResult:
         for _ in range(5):
             check()
             self.deleted_count += 1
             self.between()
-        return Swept(0, 5, 0, 0, 0, 0)
+        return LakeGcResult(0, 5, 0, 0, 0, 0)
 
 
 class NoPolicies:
@@ -285,21 +285,21 @@ class NoPolicies:
         return []
 
 
-def sweeper_of(world: Safe, lake: Deleting, backups: Backups) -> Sweeper:
-    ledger: Any = NoPolicies()
-    sweeper = Sweeper(world.group, lake, ledger, world.flusher(), 1_000, 1_000, lambda why: None)
-    sweeper.held = backups.held
-    return sweeper
+def sweeper_of(world: Safe, lake: Deleting, backups: Backups) -> LakeGc:
+    lake_files: Any = NoPolicies()
+    lake_gc = LakeGc(world.group, lake, lake_files, world.flusher(), 1_000, 1_000, lambda why: None)
+    lake_gc.held = backups.held
+    return lake_gc
 
 
 def test_gc_deletes_nothing_while_a_backup_is_held(tmp_path: Path) -> None:
     async def body(world: Safe) -> None:
         lake, backups = Deleting(), world.backups()
-        sweeper = sweeper_of(world, lake, backups)
+        lake_gc = sweeper_of(world, lake, backups)
         hold = await backups.take(HOLD_MS)
-        assert (await sweeper.sweep()).files_deleted == 0 and lake.deleted_count == 0
+        assert (await lake_gc.sweep()).files_deleted == 0 and lake.deleted_count == 0
         await backups.drop(hold.id)
-        assert (await sweeper.sweep()).files_deleted == 5 and lake.deleted_count == 5
+        assert (await lake_gc.sweep()).files_deleted == 5 and lake.deleted_count == 5
 
     in_a_world(tmp_path, body)
 
@@ -307,7 +307,7 @@ def test_gc_deletes_nothing_while_a_backup_is_held(tmp_path: Path) -> None:
 def test_gc_that_is_under_way_ends_when_a_backup_begins(tmp_path: Path) -> None:
     async def body(world: Safe) -> None:
         lake, backups = Deleting(), world.backups()
-        sweeper = sweeper_of(world, lake, backups)
+        lake_gc = sweeper_of(world, lake, backups)
         loop = asyncio.get_running_loop()
         holds: list[Hold] = []
 
@@ -315,7 +315,7 @@ def test_gc_that_is_under_way_ends_when_a_backup_begins(tmp_path: Path) -> None:
             holds.append(await backups.take(HOLD_MS))
 
         lake.between = lambda: asyncio.run_coroutine_threadsafe(hold(), loop).result(30)
-        await sweeper.sweep()
+        await lake_gc.sweep()
         assert lake.deleted_count == 1 and len(holds) == 1
 
     in_a_world(tmp_path, body)
@@ -340,7 +340,7 @@ def test_superseded_snapshots_stay_while_a_backup_is_held(tmp_path: Path) -> Non
         hold = await backups.take(HOLD_MS)
         await world.let_go(KEYS[0], 1, True)
         await upkeep._delete_blobs()
-        assert blobs.deleted == [] and len(world.group.shelf.blobs_discarded) == 1
+        assert blobs.deleted == [] and len(world.group.loaded.blobs_discarded) == 1
         (kept,) = hold.blobs
         await backups.drop(hold.id)
         await upkeep._delete_blobs()

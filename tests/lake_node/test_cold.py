@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from headwater.doors.http.live import STALLED_TICKS
+from headwater.doors.http.live_reads import STALLED_TICKS
 from tests.lake_node.surface import (
     JSON,
     QUIET,

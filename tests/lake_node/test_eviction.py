@@ -19,8 +19,8 @@ def test_a_stream_with_an_expiry_may_be_unloaded_and_found_again() -> None:
         await checkpoint(bench.group)
         for _ in range(3):
             for _ in range(2):
-                bench.group.shelf.evict(0, 100)
-            assert not bench.group.shelf.streams
+                bench.group.loaded.evict(0, 100)
+            assert not bench.group.loaded.by_key
             for key in keys:
                 assert bench.group.find(key, touch=False).deadline_ms == 9_000_000
         bench.clock.ms = 9_000_001

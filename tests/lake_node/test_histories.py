@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from headwater.lake.lake import DeltaLake
 from headwater.lake.local import LocalStore
-from headwater.world import SystemRng
+from headwater.ports import SystemRng
 from tests.engine import HandClock
 from tests.lake_node.swap_world import SwapListLake, SwapWorld, rewriting
 from tests.lake_node.world import World

@@ -15,7 +15,7 @@ from headwater.errors import Overloaded
 from headwater.model.commands import Append, Create, Fork
 from headwater.model.events import Appended
 from headwater.model.extents import Extent, Records, Run, Stretch
-from headwater.world import BlobsUnavailable
+from headwater.ports import BlobsUnavailable
 from tests.engine import Ear
 from tests.lake_node.world import ListLake, World
 
@@ -137,7 +137,7 @@ def test_appends_and_hot_reads_go_on_while_cold_reads_fill_every_thread() -> Non
 
 def test_reads_beyond_the_bound_are_refused_and_not_queued(monkeypatch: pytest.MonkeyPatch) -> None:
     async def play(world: World, gate: Gate) -> None:
-        monkeypatch.setattr("headwater.engine.cold.PENDING_MAX", 8)
+        monkeypatch.setattr("headwater.engine.reads.PENDING_MAX", 8)
         await world.flush_all()
         gate.reading.clear()
         live = world.group.find(KEY, touch=False)
@@ -180,7 +180,7 @@ def test_a_flusher_says_what_fails_goes_on_trying_and_clears_its_word(failure: E
             gate.failure = None
             while flusher.failure is not None:
                 await asyncio.sleep(0.01)
-            assert world.group.shelf.hot_bytes == 0
+            assert world.group.loaded.hot_bytes == 0
         finally:
             await flusher.stop()
         await world.check_table()
@@ -224,7 +224,7 @@ def test_stopping_waits_for_the_flush_under_way_and_logs_it() -> None:
         assert not stopping.done()
         gate.settling.set()
         await stopping
-        assert world.group.shelf.hot_bytes == 0 and world.group.shelf.new_files
+        assert world.group.loaded.hot_bytes == 0 and world.group.loaded.new_files
         world.restart()
         await world.check(3, 12)
         await world.check_table()

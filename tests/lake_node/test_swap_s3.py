@@ -14,7 +14,7 @@ import pytest
 
 from headwater.lake.layout import SCHEMA
 from headwater.lake.open_store import open_store
-from headwater.lake.sorted import write_sorted
+from headwater.lake.sorted_writer import write_sorted
 from headwater.lake.store import ObjectStore
 from headwater.lake.writer import SORTED_BY
 from tests.lake_node.surface import QUIET, append, assert_table_is_http, content, create, flush

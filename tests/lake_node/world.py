@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from headwater.catalog.sqlite import SqliteCatalog
-from headwater.engine.by_id import ById
 from headwater.engine.checkpoint import checkpoint
-from headwater.engine.cold import Reads
 from headwater.engine.flush import Flusher
 from headwater.engine.pending_answers import Outcome
+from headwater.engine.reads import Reads
+from headwater.engine.reads_by_id import ReadsById
 from headwater.engine.recovery import recover
 from headwater.errors import BadQuery, Failure, OffsetBeyondTail, OffsetGone, StreamNotFound, StreamSoftDeleted
 from headwater.log.wal import Wal
@@ -25,7 +25,7 @@ from headwater.model.events import Appended, Created, Deleted, SnapshotPublished
 from headwater.model.extents import Extent, Records, Run, Stretch
 from headwater.model.stream import Unchanged
 from headwater.model.stream_state import initial_id
-from headwater.world import Lake, LakeLedger, Pending, Swept
+from headwater.ports import GcFiles, Lake, LakeGcResult, Pending
 from tests.engine import HandClock, group_on
 
 LOG_FILE_BYTES = 512
@@ -93,8 +93,8 @@ class ListLake:
         self.at_hand.add((extent, commas))
 
     def sweep(
-        self, group: int, ledger: LakeLedger, pending: Callable[[], Pending], grace_ms: int, check: Callable[[], None]
-    ) -> Swept:
+        self, group: int, lake_files: GcFiles, pending: Callable[[], Pending], grace_ms: int, check: Callable[[], None]
+    ) -> LakeGcResult:
         raise AssertionError("no history here asks for it")
 
     def rows(self) -> list[tuple[int, int, int, bytes]]:
@@ -177,7 +177,7 @@ class World:
         self.wal.start(self.group.progress)
         self.reads = Reads(self.group, self.lake)
         self.group.resolve_cold = self.reads.resolve
-        self.by_id = ById(self.group, self.reads)
+        self.by_id = ReadsById(self.group, self.reads)
 
     def flusher(self, file_bytes_max: int = 1 << 30) -> Flusher:
         """The group's flusher with another size of files."""
@@ -318,15 +318,15 @@ class World:
 
     async def flush_stream(self, key: str, file_bytes_max: int) -> None:
         """One stream alone: records that are older than its own stay in memory."""
-        stream = self.group.shelf.find(key)
+        stream = self.group.loaded.find(key)
         if stream is not None:
-            others = {sid: held.floor for sid, held in self.group.shelf.holding.items() if held is not stream}
+            others = {sid: held.floor for sid, held in self.group.loaded.holding.items() if held is not stream}
             await self.flusher(file_bytes_max).flush_stream(stream)
-            assert {sid: held.floor for sid, held in self.group.shelf.holding.items()} == others
+            assert {sid: held.floor for sid, held in self.group.loaded.holding.items()} == others
 
     async def flush_all(self) -> None:
         await self.flusher().flush_all()
-        assert not self.group.shelf.holding and self.group.shelf.hot_bytes == 0
+        assert not self.group.loaded.holding and self.group.loaded.hot_bytes == 0
 
     async def flush_amid(self, file_bytes_max: int, meanwhile: Callable[[], Any]) -> None:
         """A flush during which something else happens: its records are already cut, its file not yet logged."""
@@ -347,7 +347,7 @@ class World:
 
     def evict(self) -> None:
         for _ in range(2):
-            self.group.shelf.evict(0, 100)
+            self.group.loaded.evict(0, 100)
 
     def walk(self, ms: int) -> None:
         self.clock.ms += ms
@@ -358,15 +358,15 @@ class World:
     # ---- what has to hold -------------------------------------------------------------------------------------------
 
     async def check(self, pick: int, bytes_max: int) -> None:
-        shelf = self.group.shelf
-        assert shelf.hot_bytes == sum(stream.timeline.held_bytes for stream in shelf.streams.values())
+        loaded = self.group.loaded
+        assert loaded.hot_bytes == sum(stream.timeline.held_bytes for stream in loaded.by_key.values())
         floor = self.group.log_floor()
-        for live in shelf.streams.values():
+        for live in loaded.by_key.values():
             timeline = live.timeline
             assert timeline.seq + len(timeline.payloads) == live.count
             if timeline.payloads:
                 assert floor < timeline.positions[0], f"{live.key} could be trimmed away"
-                assert live.sid in shelf.holding
+                assert live.sid in loaded.holding
         for key, stream in list(self.model.items()):
             await self._check(key, stream, pick, bytes_max)
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from headwater.log import frames
-from headwater.log.recovery import LogCorrupt
 from headwater.log.wal import Wal
+from headwater.log.wal_recovery import LogCorrupt
 from headwater.model.events import Event
 from tests.log import FILE_BYTES, appended, frames_in, log_files, numbered, opened, read_back
 

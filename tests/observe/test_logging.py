@@ -12,7 +12,7 @@ import structlog
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headwater.observe import logging
+from headwater.observe import log_lines
 
 FORGED = "a\r\n2030-01-01T00:00:00Z [info     ] forged"
 TEXTS = st.text(max_size=30) | st.sampled_from([FORGED, "\x1b[2J", "\x9b", "\ud800"])
@@ -34,7 +34,7 @@ def test_an_event_is_one_line_of_printable_text(
     capsys: pytest.CaptureFixture[str], name: str, value: str, raw: bytes
 ) -> None:
     for form in ("text", "json"):
-        logging.set_up("info", form)
+        log_lines.set_up("info", form)
         structlog.get_logger("test").warning(name, value=value, raw=raw, many=[value])
         (line,) = lines(capsys)
         assert line.isprintable()
@@ -46,14 +46,14 @@ def test_an_event_is_one_line_of_printable_text(
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_line_of_a_trace_can_pass_for_an_event(capsys: pytest.CaptureFixture[str], said: str) -> None:
     for form in ("text", "json"):
-        logging.set_up("info", form)
+        log_lines.set_up("info", form)
         try:
             raise ValueError(said)
         except ValueError:
             structlog.get_logger("test").exception("it failed")
         first, *trace = lines(capsys)
         assert first.isprintable()
-        assert all(line.isprintable() and line.startswith(logging.TRACE) for line in trace)
+        assert all(line.isprintable() and line.startswith(log_lines.TRACE) for line in trace)
         assert bool(trace) == (form == "text")
 
 
@@ -63,11 +63,11 @@ def test_what_nobody_caught_is_an_event_too(capsys: pytest.CaptureFixture[str]) 
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        logging.log_stray_exceptions(loop)
+        log_lines.log_stray_exceptions(loop)
         loop.call_soon(broken)
         await asyncio.sleep(0)
 
-    logging.set_up("info", "json")
+    log_lines.set_up("info", "json")
     asyncio.run(main())
     (line,) = lines(capsys)
     event = json.loads(line)

@@ -9,7 +9,7 @@ import pytest
 
 from headwater import config
 from headwater.config import Settings
-from headwater.doors.http.administration import REDACTED, in_force
+from headwater.doors.http.admin.administration import REDACTED, in_force
 from tests.extensions.surface import TEXT, Stream, metric
 from tests.operations.conftest import FLAGS
 from tests.support.http import EventStream

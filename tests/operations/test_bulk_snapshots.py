@@ -208,9 +208,9 @@ def test_a_blob_stays_when_its_reference_may_be_in_the_log_after_a_restart() -> 
     group = null_group()
     command = PublishSnapshot(0, "text/plain", "snapshots/1/a", 1)
     discard_refused(group, command, LogUnavailable("the disk is full"))
-    assert not group.shelf.blobs_discarded
+    assert not group.loaded.blobs_discarded
     discard_refused(group, command, StreamNotFound())
-    assert [blob for _, blob in group.shelf.blobs_discarded] == ["snapshots/1/a"]
+    assert [blob for _, blob in group.loaded.blobs_discarded] == ["snapshots/1/a"]
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from headwater.doors.http import live, sse, tail
-from headwater.doors.http.batch import Batches
+from headwater.doors.http import live_reads, many_streams_tail, sse
+from headwater.doors.http.bulk_append import Batches
 from headwater.doors.http.connection import Connection as HttpConnection
 from headwater.doors.http.durable_streams import DurableStreams
 from headwater.doors.http.respond import Responder
@@ -24,9 +24,9 @@ from headwater.doors.http.subscriptions import Subscriptions
 from headwater.doors.http.wire import RequestParser
 from headwater.doors.s3p import outcomes
 from headwater.doors.s3p import replies as s3p_replies
-from headwater.engine.by_id import ById
 from headwater.engine.group import Group
-from headwater.engine.shelf import Shelf
+from headwater.engine.loaded_streams import LoadedStreams
+from headwater.engine.reads_by_id import ReadsById
 from tests.s3p.client import Client, Error
 from tests.support.here import Here
 from tests.support.http import ConnectionEnded, Response
@@ -90,7 +90,7 @@ HANDLERS: dict[str, tuple[type, str, Callable[..., Any], tuple[str, str, dict[st
     "a creation": (DurableStreams, "_created", broken, ("PUT", PATH, TEXT, b"")),
     "an append's answer": (DurableStreams, "_appended", broken, ("POST", PATH + "-other", TEXT, b"x")),
     "the engine under an append": (Group, "submit", broken, ("POST", PATH, TEXT, b"x")),
-    "the catalog": (Shelf, "find", broken, ("GET", PATH + "-other", {}, b"")),
+    "the catalog": (LoadedStreams, "find", broken, ("GET", PATH + "-other", {}, b"")),
     "a long-poll that times out": (
         DurableStreams, "_answer_long_poll", broken, ("GET", f"{PATH}?offset=now&live=long-poll", {}, b""),
     ),
@@ -148,9 +148,9 @@ def test_a_fault_in_the_parser_is_a_500_and_the_connection_ends(node: Here, monk
 def test_a_fault_while_many_wait_harms_only_its_own(node: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those who follow a stream are woken in one pass: one that fails must not keep the others from their data."""
     woken: list[object] = []
-    wake = live.LongPoll._leave
+    wake = live_reads.LongPoll._leave
 
-    def first_fails(poll: live.LongPoll) -> None:
+    def first_fails(poll: live_reads.LongPoll) -> None:
         wake(poll)
         woken.append(poll)
         if len(woken) == 1:
@@ -159,7 +159,7 @@ def test_a_fault_while_many_wait_harms_only_its_own(node: Here, monkeypatch: pyt
     path = "/_default/followed"
     assert node.request("PUT", path, TEXT).status == 201
     with node.connect() as one, node.connect() as two, logged():
-        monkeypatch.setattr(live.LongPoll, "_leave", first_fails)
+        monkeypatch.setattr(live_reads.LongPoll, "_leave", first_fails)
         for connection in (one, two):
             connection.send(f"GET {path}?offset=-1&live=long-poll HTTP/1.1\r\nHost: x\r\n\r\n".encode())
         while not woken and node.request("GET", "/__headwater/metrics").json()["long_polls_open"] < 2:
@@ -172,7 +172,10 @@ def test_a_fault_while_many_wait_harms_only_its_own(node: Here, monkeypatch: pyt
 
 @pytest.mark.parametrize(
     ("where", "name", "path"),
-    [(sse, "control_event", f"{PATH}?offset=-1&live=sse"), (tail, "_events", "/__headwater/tail?stream=s&from=start")],
+    [
+        (sse, "control_event", f"{PATH}?offset=-1&live=sse"),
+        (many_streams_tail, "_events", "/__headwater/tail?stream=s&from=start"),
+    ],
 )
 def test_a_fault_in_an_answer_that_has_begun_ends_the_connection(
     node: Here, monkeypatch: pytest.MonkeyPatch, where: Any, name: str, path: str
@@ -229,7 +232,9 @@ def assert_internal(reply: object, events: list[Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("where", "name"), [(outcomes, "replied"), (Group, "submit"), (Shelf, "find")], ids=["reply", "engine", "catalog"]
+    ("where", "name"),
+    [(outcomes, "replied"), (Group, "submit"), (LoadedStreams, "find")],
+    ids=["reply", "engine", "catalog"],
 )
 def test_a_fault_under_an_append_is_an_error_reply(
     node: Here, monkeypatch: pytest.MonkeyPatch, where: Any, name: str
@@ -247,7 +252,7 @@ def test_a_fault_under_an_append_is_an_error_reply(
 def test_a_fault_under_a_read_is_an_error_reply(node: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     with s3p(node) as client, logged() as events:
         with monkeypatch.context() as patched:
-            patched.setattr(ById, "read", broken)
+            patched.setattr(ReadsById, "read", broken)
             reply = client.read(b"s")
         assert_internal(reply, events)
         assert isinstance(client.read(b"s"), list)

@@ -9,9 +9,9 @@ from collections.abc import Callable, Coroutine
 from headwater.config import Settings
 from headwater.doors.s3p.connection import Connection
 from headwater.doors.s3p.server import S3pServer
-from headwater.engine.by_id import ById
-from headwater.engine.cold import Reads
-from headwater.world import Lake
+from headwater.engine.reads import Reads
+from headwater.engine.reads_by_id import ReadsById
+from headwater.ports import Lake
 from tests.engine import Bench
 
 
@@ -71,7 +71,7 @@ class Door(Bench):
 
     def __init__(self, settings: Settings | None = None, lake: Lake | None = None) -> None:
         super().__init__()
-        self.server = S3pServer(settings or Settings(), self.group, ById(self.group, Reads(self.group, lake)))
+        self.server = S3pServer(settings or Settings(), self.group, ReadsById(self.group, Reads(self.group, lake)))
 
     def peer(self) -> Peer:
         return Peer(self.server)

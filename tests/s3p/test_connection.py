@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from headwater.config import Settings
 from headwater.doors.s3p import connection as connections
-from headwater.doors.s3p.alone import SLICE_BYTES, parts
+from headwater.doors.s3p.exclusive import SLICE_BYTES, parts
 from headwater.doors.s3p.outcomes import replied
 from headwater.doors.s3p.replies import id_reply, records
-from headwater.engine.by_id import Record
+from headwater.engine.reads_by_id import Record
 from headwater.model.commands import Create, Durability
 from headwater.model.events import Appended
 from tests.s3p import request

@@ -157,7 +157,7 @@ def test_progress_is_told_in_rows(spark: SparkSession, node: Node, tmp_path: Pat
 def test_what_cannot_be_loaded_is_refused(
     spark: SparkSession, node: Node, tmp_path: Path, more: dict[str, Any], told: str
 ) -> None:
-    from headwater.spark.runs import JobRefused
+    from headwater.spark.job_runs import JobRefused
 
     with pytest.raises(JobRefused, match=told) as refused:
         backfill(spark, node, parquet(tmp_path / "a.parquet", 0, 4), **more)
@@ -206,7 +206,7 @@ def test_rows_that_cannot_be_written_fail_the_load_in_one_line(
 def test_a_line_that_cannot_be_read_is_named_with_its_file_and_nothing_is_written(
     spark: SparkSession, node: Node, tmp_path: Path, name: str, lines: str, more: dict[str, Any], told: str
 ) -> None:
-    from headwater.spark.runs import JobRefused
+    from headwater.spark.job_runs import JobRefused
 
     (tmp_path / "in").mkdir()
     bad = tmp_path / "in" / name

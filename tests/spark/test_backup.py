@@ -15,12 +15,12 @@ import msgspec
 import pytest
 
 from headwater.lake.store import MemoryStore
-from headwater.spark import vault
+from headwater.spark import backup_store
+from headwater.spark.job_runs import JobRefused
 from headwater.spark.jobs import backup as backup_job
 from headwater.spark.jobs.backup import backup
 from headwater.spark.jobs.restore import listed, restore
 from headwater.spark.node import Node as NodeCalls
-from headwater.spark.runs import JobRefused
 from tests.extensions.surface import TEXT, Stream, make_bucket, make_stream, token
 from tests.spark.conftest import QUICK
 from tests.support.node import Node
@@ -266,11 +266,11 @@ def test_a_second_backup_copies_only_what_is_new(spark: SparkSession, node: Node
 
 def test_backups_of_one_second_are_in_order_and_older_names_are_known() -> None:
     store, moments_ms = MemoryStore(), [1_794_700_000_000 + ms for ms in (0, 7, 42, 999, 1_000)]
-    ids = [vault.new_id(ms) for ms in moments_ms]
+    ids = [backup_store.new_id(ms) for ms in moments_ms]
     old = "20260101T000000Z-0123abcd"
     for name in (*reversed(ids), old, "20260101T000000.1Z-0123abcd"):
-        store.put(f"{vault.BACKUPS}/{name}/{vault.MANIFEST}", b"")
-    assert vault.names(store) == [old, *ids]
+        store.put(f"{backup_store.BACKUPS}/{name}/{backup_store.MANIFEST}", b"")
+    assert backup_store.names(store) == [old, *ids]
 
 
 def test_an_older_backup_is_restored_by_its_name(
@@ -370,7 +370,7 @@ def test_wrong_uses_are_told_what_to_do(
 
 def reseal(target: str, name: str, key: str, value: object) -> None:
     """A manifest of another node or version, whole in itself."""
-    from headwater.spark.vault import digest
+    from headwater.spark.backup_store import digest
 
     path = Path(target, "backups", name, "manifest.json")
     manifest = {**json.loads(path.read_bytes())["manifest"], key: value}

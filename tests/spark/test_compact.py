@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from headwater.spark.job_runs import JobRefused, silent
 from headwater.spark.node import Node as Calls
 from headwater.spark.node import NodeError
 from headwater.spark.rewrite import Changed, File, listed, rewrite, shared
-from headwater.spark.runs import JobRefused, silent
 from tests.lake.conftest import s3 as s3
 from tests.lake_node.surface import append, flush, path_of
 from tests.lake_node.test_crashes import CALLS

@@ -12,8 +12,8 @@ import polars as pl
 import pytest
 
 from headwater.spark.declared import Pipeline, Source, Table, load
+from headwater.spark.job_runs import JobRefused
 from headwater.spark.node import Node as Calls
-from headwater.spark.runs import JobRefused
 from tests.support.http import read_messages
 from tests.support.node import Node
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import pytest
 
-from headwater.spark import typed
+from headwater.spark import typed_rows
+from headwater.spark.derived_tables import DerivedTable
+from headwater.spark.job_runs import JobRefused
 from headwater.spark.jobs.derive import derive
 from headwater.spark.node import Node as Calls
-from headwater.spark.runs import JobRefused
-from headwater.spark.tables import DerivedTable
 from tests.support.node import Node
 
 if TYPE_CHECKING:
@@ -198,10 +198,10 @@ def test_a_reason_names_the_culprit_where_it_can(payload: bytes, reason: str) ->
             T.StructField("need", T.LongType(), nullable=False),
         ]
     )
-    assert typed.Router(schema, typed.FACTS).reason(payload).startswith(reason)
+    assert typed_rows.Router(schema, typed_rows.FACTS).reason(payload).startswith(reason)
 
 
 def _place(path: Path) -> Any:
-    from headwater.spark.objects import Place
+    from headwater.spark.lake_place import Place
 
     return Place(str(path))

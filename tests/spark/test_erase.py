@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from headwater.spark.job_runs import JobRefused, silent
 from headwater.spark.node import Node as Calls
 from headwater.spark.node import NodeRefused
 from headwater.spark.rewrite import listed, rewrite
-from headwater.spark.runs import JobRefused, silent
 from tests.lake_node.surface import TEXT, append, flush, path_of
 from tests.spark.lakes import (
     FLAGS,

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from headwater.spark.job_runs import RUNS_STREAM, JobRefused, last_runs
 from headwater.spark.node import Node as Calls
-from headwater.spark.runs import RUNS_STREAM, JobRefused, last_runs
 from tests.extensions.surface import token
 from tests.lake_node.surface import JSON, TEXT, append, create, flush, path_of
 from tests.lake_node.test_erasure import collect_garbage, traces

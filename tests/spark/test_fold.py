@@ -15,10 +15,10 @@ import msgspec
 import pytest
 
 from headwater.spark.folding import merged
+from headwater.spark.job_runs import JobRefused
 from headwater.spark.jobs import fold as job
 from headwater.spark.jobs.fold import fold
 from headwater.spark.node import Node as Calls
-from headwater.spark.runs import JobRefused
 from tests.extensions.surface import parts_of
 from tests.lake.conftest import s3 as s3
 from tests.spark.conftest import QUICK

@@ -43,7 +43,7 @@ def numbers_on(node: Node, key: str) -> list[int]:
 
 
 def table_numbers(spark: SparkSession, place: Path) -> list[int]:
-    from headwater.spark.tables import DerivedTable, Place, read
+    from headwater.spark.derived_tables import DerivedTable, Place, read
 
     return sorted(row["n"] for row in read(spark, DerivedTable(Place(str(place)))).select("n").collect())
 

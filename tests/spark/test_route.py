@@ -132,7 +132,7 @@ def test_a_new_checkpoint_is_a_new_route_unless_it_is_named(spark: SparkSession,
 def test_what_cannot_be_routed_is_refused(
     spark: SparkSession, node: Node, tmp_path: Path, more: dict[str, Any], told: str
 ) -> None:
-    from headwater.spark.runs import JobRefused
+    from headwater.spark.job_runs import JobRefused
 
     with pytest.raises(JobRefused, match=told) as refused:
         route(spark, node, tmp_path / "cp", **more)

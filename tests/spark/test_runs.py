@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from headwater.spark.job_runs import FINDINGS, JobRefused, last_runs, recorded
 from headwater.spark.jobs import backfill, backup, compact, derive, erase, fold, restore, route, usage, verify
+from headwater.spark.lake_place import Place
 from headwater.spark.node import Node as Calls
-from headwater.spark.objects import Place
 from headwater.spark.quarantine import Allowed
-from headwater.spark.runs import FINDINGS, JobRefused, last_runs, recorded
 from tests.support.node import Node
 
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from headwater.model import glob
 from headwater.model.subscriptions import path_of
 from headwater.spark import options as asked
+from headwater.spark.lake_place import Place
 from headwater.spark.node import NodeError
-from headwater.spark.objects import Place
 from headwater.spark.options import NAMES, BadOptions, for_batch, for_streaming, parse
 from headwater.spark.ranges import FAR, File, Piece, Range, file_of, reach, share_out
 from headwater.spark.selection import Selection

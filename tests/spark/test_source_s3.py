@@ -26,7 +26,7 @@ KEYS = ("orders/text", "orders/json", "other/nested/name")
 READ = """
 import base64, json, sys
 from pathlib import Path
-from headwater.spark.native import read_lake
+from headwater.spark.native_read import read_lake
 from tests.support.spark import local_session
 
 url, lake, endpoint, folder = sys.argv[1:]

@@ -17,15 +17,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from headwater.lake.layout import data_key
 from headwater.lake.listing import encode_extents
 from headwater.lake.local import LocalStore
+from headwater.lake.names import data_key
 from headwater.lake.store import Data
 from headwater.lake.writer import build
+from headwater.spark.job_runs import JobRefused
+from headwater.spark.lake_place import Place
 from headwater.spark.node import Node as Calls
-from headwater.spark.objects import Place
 from headwater.spark.rewrite import File
-from headwater.spark.runs import JobRefused
 from tests.lake.rows import MS, run
 from tests.lake_node.surface import append, table_rows
 from tests.spark.lakes import FLAGS, Model, delete, fill, keys, snapshot

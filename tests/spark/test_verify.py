@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from headwater.lake.layout import SCHEMA
-from headwater.lake.sorted import write_sorted
+from headwater.lake.sorted_writer import write_sorted
 from headwater.model.extents import Extent
 from headwater.spark.node import Node as Calls
 from tests.lake_node.surface import append, create, flush, path_of

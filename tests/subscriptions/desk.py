@@ -8,17 +8,17 @@ import json
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from headwater.engine.live import LiveStream
+from headwater.engine.loaded_stream import LoadedStream
 from headwater.engine.recovery import recover
 from headwater.model import subscriptions as model
 from headwater.model.commands import Append, Create, Delete
 from headwater.model.events import Event
 from headwater.model.subscriptions import Config
+from headwater.ports import Catalog, SystemRng
 from headwater.subscriptions.keys import Keys
 from headwater.subscriptions.manager import Manager
 from headwater.subscriptions.registry import Registry
 from headwater.subscriptions.webhooks import DeliveryFailed, Reply
-from headwater.world import Catalog, SystemRng
 from tests.engine import HandClock, HandLog, Inbox, group_on
 
 TURNS = 12
@@ -136,8 +136,8 @@ class Desk:
         self.group.submit(model.key_of(path), Delete(), inbox)
         return inbox
 
-    def streams(self) -> list[LiveStream]:
-        return list(self.group.shelf.streams.values())
+    def streams(self) -> list[LoadedStream]:
+        return list(self.group.loaded.by_key.values())
 
     # ---- subscriptions ------------------------------------------------------------------------------------------
 

@@ -142,7 +142,7 @@ async def take_up(story: Story, cut: int, catalog: Path | None) -> None:
         for path, link in sub.links.items():
             found = desk.manager.streams.look(path)
             assert link.sid == (0 if found is None or link.sid == 0 else found[0]), f"{path} is linked to a stream past"
-    pool = desk.group.shelf.find("wake/pool")
+    pool = desk.group.loaded.find("wake/pool")
     if pool is not None:
         announced = [json.loads(record)["generation"] for record in pool.timeline.payloads]
         assert announced == sorted(set(announced)), "a wake event is there twice, or out of order"

@@ -13,8 +13,8 @@ import pytest
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
+from headwater.ports import SystemRng
 from headwater.subscriptions.keys import FILE_NAME, BadKeys, Keys
-from headwater.world import SystemRng
 
 
 def verify(jwks: bytes, header: str, body: bytes) -> None:

@@ -9,7 +9,7 @@ Owns the schema and its transactions. Never decides what is written when: checkp
     extents(sid, start, end, file, rows, row)   where settled records are in the lake; rows: how many
     files(id, name, dead_ms, came, went)
                               files of the lake; dead_ms: since when no extent is left, by a swap or as gc found
-                              came, went: numbers of the swaps that brought it and took it, if any did (see ledger.py)
+                              came, went: numbers of the swaps that brought it and took it, if any did (see lake_files)
     buckets(name, row)
     reads(day, bucket, reads, bytes)
                               how much was read; what is older than READS_DAYS goes
@@ -35,7 +35,7 @@ import msgspec
 
 from headwater.model.extents import Extent
 from headwater.model.row import BucketRow, StreamRow
-from headwater.world import Change, ReadCount
+from headwater.ports import Change, ReadCount
 
 FORMAT = 3
 

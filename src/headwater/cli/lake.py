@@ -67,7 +67,7 @@ def verify(
 ) -> None:
     """Check that catalog, Delta log and objects agree. The node must be stopped."""
     with _telling():
-        from headwater.cli.stopped import opened
+        from headwater.cli.stopped_node import opened
         from headwater.lake.info import read_table
         from headwater.lake.verify import verify as check
 
@@ -92,7 +92,7 @@ def verify(
 def contents(data: Data = None, config_file: ConfigFile = None, as_json: AsJson = False) -> None:
     """Count and hash what the streams hold, to tell whether two copies are the same. The node must be stopped."""
     with _telling():
-        from headwater.cli.contents import count
+        from headwater.cli.lake_contents import count
 
         settings = _settings(data, config_file)
         found = count(Path(settings.data), settings.log_file_bytes)
@@ -118,12 +118,12 @@ def gc(
 ) -> None:
     """Remove what nothing refers to. A running node does that by itself: the node must be stopped."""
     with _telling():
-        from headwater.cli.stopped import opened
+        from headwater.cli.stopped_node import opened
         from headwater.lake import gc as collector
         from headwater.lake.info import read_table
         from headwater.lake.lake import DeltaLake
         from headwater.lake.table import open_table
-        from headwater.world import SystemClock, SystemRng
+        from headwater.ports import SystemClock, SystemRng
 
         settings = _settings(data, config_file)
         grace = settings.lake_grace_ms if grace_ms is None else grace_ms
@@ -144,9 +144,9 @@ def gc(
             if not dry_run:
                 stopped.follow(DeltaLake(store, 1 << 20, SystemClock(), SystemRng()))
             listing = collector.survey(store, 0, committed, now_ms - grace, _go_on)
-            plan = collector.plan(listing, 0, stopped.ledger, stopped.pending(), now_ms - grace, _go_on)
+            plan = collector.plan(listing, 0, stopped.lake_files, stopped.pending(), now_ms - grace, _go_on)
             if not dry_run:
-                collector.carry_out(plan, store, leave_table, cut_log, stopped.ledger, now_ms, _go_on)
+                collector.carry_out(plan, store, leave_table, cut_log, stopped.lake_files, now_ms, _go_on)
                 _forget_parts(Path(settings.data) / "cache", [*plan.dead, *(stored.key for stored in plan.orphans)])
         rows = [("leaves the table", name, "") for name in plan.leaving]
         rows += [("grace period begins", name, "") for name in plan.dying if name not in plan.leaving]
@@ -190,25 +190,25 @@ def _store(settings: config.Settings) -> Any:
 
 
 def _info(settings: config.Settings) -> dict[str, Any]:
-    from headwater.catalog.ledger import Ledger
-    from headwater.cli.stopped import NoData, is_served
+    from headwater.catalog.lake_files import LakeFiles
+    from headwater.cli.stopped_node import NoData, is_served
     from headwater.lake.info import describe
 
     catalog = Path(settings.data) / "catalog.db"
     if not catalog.is_file():
         raise NoData(f"{settings.data} holds no node's data: there is no catalog.db")
     # SQLite lets others read beside the node; what the node logged since its last checkpoint is not seen.
-    with closing(Ledger(catalog, read_only=True)) as ledger:
-        return {**describe(_store(settings), ledger), "served": is_served(Path(settings.data))}
+    with closing(LakeFiles(catalog, read_only=True)) as lake_files:
+        return {**describe(_store(settings), lake_files), "served": is_served(Path(settings.data))}
 
 
 @contextmanager
 def _telling() -> Iterator[None]:
     """A failure is printed with what to do about it and becomes the exit code."""
     from headwater.app import BadEntry, CatalogMismatch, LogContradiction, LogCorrupt
-    from headwater.cli.stopped import NoData, Served
+    from headwater.cli.stopped_node import NoData, Served
     from headwater.lake.store import StoreError
-    from headwater.world import BlobsUnavailable
+    from headwater.ports import BlobsUnavailable
 
     try:
         yield

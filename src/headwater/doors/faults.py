@@ -8,7 +8,7 @@ from __future__ import annotations
 import structlog
 
 from headwater.errors import InternalError
-from headwater.world import SystemRng
+from headwater.ports import SystemRng
 
 log = structlog.get_logger("headwater.doors")
 _rng = SystemRng()

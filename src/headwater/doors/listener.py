@@ -42,7 +42,7 @@ class Listener(Generic[C]):
         self._connections_max = connections_max
         self._loop = asyncio.get_running_loop()
         self._server: asyncio.Server | None = None
-        self._sweeper: asyncio.Task[None] | None = None
+        self._lake_gc: asyncio.Task[None] | None = None
 
     @property
     def now_s(self) -> float:
@@ -55,7 +55,7 @@ class Listener(Generic[C]):
     async def listen(self, host: str, port: int) -> int:
         """Starts to accept; returns the port, which the system chose when `port` is 0. Raises OSError."""
         self._server = await self._loop.create_server(self.accept, host, port, backlog=4096)
-        self._sweeper = self._loop.create_task(self._sweep())
+        self._lake_gc = self._loop.create_task(self._sweep())
         return int(self._server.sockets[0].getsockname()[1])
 
     def admit(self, connection: C) -> bool:
@@ -99,6 +99,6 @@ class Listener(Generic[C]):
             await asyncio.sleep(0.02)
         for connection in list(self.connections):
             connection.abort()
-        if self._sweeper is not None:
-            self._sweeper.cancel()
+        if self._lake_gc is not None:
+            self._lake_gc.cancel()
         await asyncio.sleep(0)

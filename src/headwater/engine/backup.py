@@ -24,10 +24,10 @@ import msgspec
 from headwater.engine.checkpoint import checkpoint
 from headwater.engine.flush import Flusher
 from headwater.engine.group import Group
-from headwater.engine.signal import synced
+from headwater.engine.outcome_future import synced
 from headwater.errors import LogUnavailable, Overloaded
 from headwater.model.events import Event, Settled, SnapshotPublished
-from headwater.world import CatalogCopy, FileLog, Rng
+from headwater.ports import CatalogCopy, FileLog, Rng
 
 HOLDS_MAX = 2
 """At once, those being taken included; each has a copy of the catalog on the disk. Overflow: 503."""

@@ -23,9 +23,9 @@ from contextlib import asynccontextmanager
 
 from headwater.engine.engine import Engine
 from headwater.engine.listing import Listed, Page, page
+from headwater.engine.outcome_future import OutcomeFuture
 from headwater.engine.questions import Questions
-from headwater.engine.signal import Signal
-from headwater.errors import BucketNotFound, Failure
+from headwater.errors import BucketNotFound
 from headwater.model.commands import CreateBucket, DeleteBucket
 from headwater.model.names import DEFAULT_BUCKET
 
@@ -57,7 +57,7 @@ class Buckets:
         if name in self._made or name == DEFAULT_BUCKET:
             return True
         if DIRECTORY in self._engine.owned and name not in self._deciding:
-            bucket = self._engine.owned[DIRECTORY].group.shelf.bucket(name)
+            bucket = self._engine.owned[DIRECTORY].group.loaded.bucket(name)
             if bucket is not None and bucket.explicit:
                 return True
         return self._count(name) > 0
@@ -84,7 +84,7 @@ class Buckets:
     async def describe(self, name: str) -> tuple[int, int]:
         """(streams, when it was made, ms). Raises BucketNotFound. Called where group 0 is."""
         await self.require(name)
-        bucket = self._engine.owned[DIRECTORY].group.shelf.bucket(name)
+        bucket = self._engine.owned[DIRECTORY].group.loaded.bucket(name)
         return await self.count(name), 0 if bucket is None else bucket.created_ms
 
     async def create(self, name: str) -> None:
@@ -97,7 +97,7 @@ class Buckets:
         async with self._decide(name):
             self._version = max(self._version + 1, self._engine.clock.now_ms())
             counts = await self._questions.ask_all("bucket_forget", name, self._version, into=int)
-            bucket = self._engine.owned[DIRECTORY].group.shelf.bucket(name)
+            bucket = self._engine.owned[DIRECTORY].group.loaded.bucket(name)
             here = 0 if bucket is None else bucket.count
             # Group 0 counts its own again when it decides: only what others counted is told to it.
             await self._submit(DeleteBucket(name, max(0, sum(counts) - here)))
@@ -111,7 +111,7 @@ class Buckets:
 
     async def _answer_made(self, name: str) -> tuple[bool, int]:
         async with self._decide(name):
-            bucket = self._engine.owned[DIRECTORY].group.shelf.bucket(name)
+            bucket = self._engine.owned[DIRECTORY].group.loaded.bucket(name)
             self._version = max(self._version + 1, self._engine.clock.now_ms())
             return bucket is not None and bucket.explicit, self._version
 
@@ -132,29 +132,25 @@ class Buckets:
         await self._pending()
         now_ms = self._engine.clock.now_ms()
         groups = [owned.group for owned in self._engine.owned.values()]
-        return merged([page(group.shelf, bucket, prefix, after, limit, now_ms) for group in groups], limit)
+        return merged([page(group.loaded, bucket, prefix, after, limit, now_ms) for group in groups], limit)
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 
     def _count(self, name: str) -> int:
-        found = (owned.group.shelf.bucket(name) for owned in self._engine.owned.values())
+        found = (owned.group.loaded.bucket(name) for owned in self._engine.owned.values())
         return sum(bucket.count for bucket in found if bucket is not None)
 
     async def _pending(self) -> None:
         """Returns when everything decided so far is durable: an answer may rest on it then."""
         for owned in self._engine.owned.values():
-            signal = Signal()
-            owned.group.after_pending(signal)
-            outcome = await signal.wait()
-            if isinstance(outcome, Failure):
-                raise outcome
+            future = OutcomeFuture()
+            owned.group.after_pending(future)
+            await future.success()
 
     async def _submit(self, command: CreateBucket | DeleteBucket) -> None:
-        signal = Signal()
-        self._engine.owned[DIRECTORY].group.submit_bucket(command, signal)
-        outcome = await signal.wait()
-        if isinstance(outcome, Failure):
-            raise outcome
+        future = OutcomeFuture()
+        self._engine.owned[DIRECTORY].group.submit_bucket(command, future)
+        await future.success()
 
     @asynccontextmanager
     async def _decide(self, name: str) -> AsyncIterator[None]:

@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 
 from headwater.engine.group import Group
-from headwater.engine.live import LiveStream
-from headwater.engine.shelf import Shelf
-from headwater.engine.signal import Signal
+from headwater.engine.loaded_stream import LoadedStream
+from headwater.engine.loaded_streams import LoadedStreams
+from headwater.engine.outcome_future import OutcomeFuture
 from headwater.model.buckets import Bucket
 from headwater.model.row import StreamRow
 from headwater.model.stream import Unchanged
-from headwater.world import Change, ReadCount
+from headwater.ports import Change, ReadCount
 
 SLICE_STREAMS = 500
 """Rows captured without a pause: about 2 ms of the event loop."""
@@ -30,30 +30,30 @@ async def checkpoint(group: Group, always: bool = False) -> int:
     Whoever asks, they are taken one at a time. On an exception the changes stay marked and the next one tries them
     again. With `always` the log is trimmed also when nothing changed: it may have begun a new file since.
     """
-    async with group.shelf.checkpointing:
+    async with group.loaded.checkpointing:
         return await write_out(group, always)
 
 
 async def write_out(group: Group, always: bool = False) -> int:
-    """The checkpoint itself, for whoever holds `shelf.checkpointing` and wants to go on while no other is taken."""
-    shelf = group.shelf
-    captured = shelf.capturing = {}
+    """The checkpoint itself, for whoever holds `loaded.checkpointing` and wants to go on while no other is taken."""
+    loaded = group.loaded
+    captured = loaded.capturing = {}
     buckets: dict[str, Bucket] = {}
     things: dict[str, dict[str, bytes | None]] = {}
     cuts: dict[int, int] = {}
     reads: list[ReadCount] = []
     try:
-        rows = await _capture(shelf, captured)
+        rows = await _capture(loaded, captured)
         # No await from here to the barrier: everything below is true for one position.
-        buckets, shelf.dirty_buckets = shelf.dirty_buckets, {}
+        buckets, loaded.dirty_buckets = loaded.dirty_buckets, {}
         things = {name: domain.changes() for name, domain in group.domains.items()}
-        cuts, shelf.cuts = shelf.cuts, {}
-        reads = group.tally.take()
-        extents = {sid: list(fresh) for sid, fresh in shelf.new_extents.items()}
-        files = list(shelf.new_files)
-        removed = dict(shelf.removed)
-        listed = dict(shelf.unlisted)
-        shelf.losing, shelf.lost = shelf.lost, {}
+        cuts, loaded.cuts = loaded.cuts, {}
+        reads = group.usage.take()
+        extents = {sid: list(fresh) for sid, fresh in loaded.new_extents.items()}
+        files = list(loaded.new_files)
+        removed = dict(loaded.removed)
+        listed = dict(loaded.unlisted)
+        loaded.losing, loaded.lost = loaded.lost, {}
         position = group.log.tail
         # Not later: what is let go of while this is written may have to be found again until its end is durable.
         floor = min(position, group.log_floor())
@@ -73,55 +73,55 @@ async def write_out(group: Group, always: bool = False) -> int:
         count = len(change.rows) + len(change.gone) + len(change.buckets) + len(change.things)
         if not (count or extents or files or cuts or reads or always):
             return 0
-        signal = Signal()
-        group.barrier(signal)
-        if not isinstance(await signal.wait(), Unchanged):
+        future = OutcomeFuture()
+        group.barrier(future)
+        if not isinstance(await future.wait(), Unchanged):
             raise OSError("the log failed; the catalog stays where it was")
         await asyncio.to_thread(group.catalog.write, change)
     except BaseException:
         for sid, stream in captured.items():
-            if sid not in shelf.removed:
-                shelf.dirty.setdefault(sid, stream)
+            if sid not in loaded.removed:
+                loaded.dirty.setdefault(sid, stream)
         for name, bucket in buckets.items():
-            shelf.dirty_buckets.setdefault(name, bucket)
-        shelf.cuts = cuts | shelf.cuts
-        shelf.lost = shelf.losing | shelf.lost
-        group.tally.give_back(reads)
+            loaded.dirty_buckets.setdefault(name, bucket)
+        loaded.cuts = cuts | loaded.cuts
+        loaded.lost = loaded.losing | loaded.lost
+        group.usage.give_back(reads)
         for name, changes in things.items():
             group.domains[name].retry(changes)
         raise
     finally:
-        shelf.capturing, shelf.losing = {}, {}
+        loaded.capturing, loaded.losing = {}, {}
     for sid in removed:
-        shelf.removed.pop(sid, None)
-    del shelf.new_files[: len(files)]
+        loaded.removed.pop(sid, None)
+    del loaded.new_files[: len(files)]
     for sid, written in extents.items():
-        fresh = shelf.new_extents.get(sid)
+        fresh = loaded.new_extents.get(sid)
         if fresh is not None:
             del fresh[: len(written)]
             if not fresh:
-                del shelf.new_extents[sid]
+                del loaded.new_extents[sid]
     for key, stream in listed.items():
-        if shelf.unlisted.get(key) is stream:
-            del shelf.unlisted[key]
+        if loaded.unlisted.get(key) is stream:
+            del loaded.unlisted[key]
     group.log.trim(floor)
     return count
 
 
-async def _capture(shelf: Shelf, captured: dict[int, LiveStream]) -> dict[int, StreamRow]:
+async def _capture(loaded: LoadedStreams, captured: dict[int, LoadedStream]) -> dict[int, StreamRow]:
     """Rows of all that is dirty, true for the moment of return. Notes in `captured` what is not marked any more."""
     rows: dict[int, StreamRow] = {}
     for _ in range(ROUNDS_MAX):
-        if len(shelf.dirty) <= SLICE_STREAMS:
+        if len(loaded.dirty) <= SLICE_STREAMS:
             break
-        dirty, shelf.dirty = shelf.dirty, {}
+        dirty, loaded.dirty = loaded.dirty, {}
         captured.update(dirty)
         streams = list(dirty.values())
         for at in range(0, len(streams), SLICE_STREAMS):
             for stream in streams[at : at + SLICE_STREAMS]:
                 rows[stream.sid] = stream.row()
             await asyncio.sleep(0)
-    dirty, shelf.dirty = shelf.dirty, {}
+    dirty, loaded.dirty = loaded.dirty, {}
     captured.update(dirty)
     for stream in dirty.values():
         rows[stream.sid] = stream.row()

@@ -11,16 +11,16 @@ from typing import Any
 
 from xxhash import xxh3_64_intdigest
 
-from headwater.engine.by_id import Place, Record
-from headwater.engine.cold import Done
 from headwater.engine.group import Group
-from headwater.engine.live import Follower, LiveStream, Observer
+from headwater.engine.loaded_stream import Follower, LoadedStream, Observer
 from headwater.engine.owned_group import OwnedGroup
 from headwater.engine.pending_answers import Waiter
-from headwater.engine.reads import Slice
+from headwater.engine.read_plan import Slice
+from headwater.engine.reads import Done
+from headwater.engine.reads_by_id import Place, Record
 from headwater.errors import Failure
 from headwater.model.commands import Command
-from headwater.world import Clock
+from headwater.ports import Clock
 
 
 class NotOwned(Exception):
@@ -41,12 +41,12 @@ class Engine:
         only = owned[0].group if groups_count == 1 else None
         self.submit: Callable[[str, Command, Waiter], None] = self._submit if only is None else only.submit
         """See `Group.submit`."""
-        self.find: Callable[[str, bool], LiveStream] = self._find if only is None else only.find
+        self.find: Callable[[str, bool], LoadedStream] = self._find if only is None else only.find
         """See `Group.find`."""
-        self.look: Callable[[str], LiveStream | None] = self._look if only is None else only.shelf.find
+        self.look: Callable[[str], LoadedStream | None] = self._look if only is None else only.loaded.find
         """The stream of that name, loaded if need be, visible or not; None when there is none."""
         self._only = only
-        self._usage = next(iter(owned.values())).group.tally
+        self._usage = next(iter(owned.values())).group.usage
         """Reads are counted by bucket, whatever group they were of: one of this process keeps the counts."""
         self.joined_count = 0
         """Appends that a door submitted together with the one before them."""
@@ -69,7 +69,7 @@ class Engine:
             raise NotOwned(number)
         return found.group
 
-    def group_of(self, stream: LiveStream) -> OwnedGroup:
+    def group_of(self, stream: LoadedStream) -> OwnedGroup:
         """The group that a loaded stream lives in: its id tells."""
         return self.owned[stream.sid % self.groups_count]
 
@@ -78,28 +78,28 @@ class Engine:
     def _submit(self, key: str, command: Command, waiter: Waiter) -> None:
         self.group(key).submit(key, command, waiter)
 
-    def _find(self, key: str, touch: bool) -> LiveStream:
+    def _find(self, key: str, touch: bool) -> LoadedStream:
         return self.group(key).find(key, touch)
 
-    def _look(self, key: str) -> LiveStream | None:
-        return self.group(key).shelf.find(key)
+    def _look(self, key: str) -> LoadedStream | None:
+        return self.group(key).loaded.find(key)
 
-    def unsettled(self, key: str) -> bool:
-        return self.group(key).unsettled(key)
+    def unpublished(self, key: str) -> bool:
+        return self.group(key).unpublished(key)
 
-    def after_settled(self, key: str, waiter: Waiter) -> None:
-        self.group(key).after_settled(key, waiter)
+    def after_published(self, key: str, waiter: Waiter) -> None:
+        self.group(key).after_published(key, waiter)
 
-    def read(self, stream: LiveStream, offset: int, bytes_max: int, done: Done, joined: bool = False) -> None:
+    def read(self, stream: LoadedStream, offset: int, bytes_max: int, done: Done, joined: bool = False) -> None:
         """See `Reads.read`."""
         self.group_of(stream).reads.read(stream, offset, bytes_max, done, joined)
 
-    async def read_now(self, stream: LiveStream, offset: int, bytes_max: int, joined: bool = False) -> Slice:
+    async def read_now(self, stream: LoadedStream, offset: int, bytes_max: int, joined: bool = False) -> Slice:
         return await self.group_of(stream).reads.read_now(stream, offset, bytes_max, joined)
 
     def read_by_id(
         self,
-        stream: LiveStream,
+        stream: LoadedStream,
         ms: int,
         n: int,
         count_max: int,
@@ -107,17 +107,17 @@ class Engine:
         done: Callable[[list[Record] | Failure], None],
         after: int = 0,
     ) -> None:
-        """See `ById.read`."""
+        """See `ReadsById.read`."""
         self.group_of(stream).by_id.read(stream, ms, n, count_max, bytes_max, done, after)
 
-    def place_of_id(self, stream: LiveStream, ms: int, n: int, done: Callable[[Place | Failure], None]) -> None:
-        """See `ById.place`."""
+    def place_of_id(self, stream: LoadedStream, ms: int, n: int, done: Callable[[Place | Failure], None]) -> None:
+        """See `ReadsById.place`."""
         self.group_of(stream).by_id.place(stream, ms, n, done)
 
-    def follow(self, stream: LiveStream, follower: Follower) -> None:
+    def follow(self, stream: LoadedStream, follower: Follower) -> None:
         self.group_of(stream).group.follow(stream, follower)
 
-    def unfollow(self, stream: LiveStream, follower: Follower) -> None:
+    def unfollow(self, stream: LoadedStream, follower: Follower) -> None:
         self.group_of(stream).group.unfollow(stream, follower)
 
     def count_read(self, key: str, size: int) -> None:
@@ -126,7 +126,7 @@ class Engine:
 
     def discard_blob(self, blob: str) -> None:
         """An object that nothing refers to is deleted, by whichever group: none of them knows it."""
-        next(iter(self.owned.values())).group.shelf.discard_blob(blob, 0)
+        next(iter(self.owned.values())).group.loaded.discard_blob(blob, 0)
 
     # ---- all groups of this process -------------------------------------------------------------------------------
 

@@ -21,9 +21,9 @@ from headwater.engine.backup import Backups
 from headwater.engine.checkpoint import checkpoint
 from headwater.engine.flush import Flusher
 from headwater.engine.group import Group
-from headwater.engine.signal import synced
+from headwater.engine.outcome_future import synced
 from headwater.errors import LogUnavailable, Overloaded
-from headwater.world import Erasure, FileLog, Lake
+from headwater.ports import Erasure, FileLog, Lake
 
 WAITING_MAX = 16
 """At work or waiting: one is done at a time. More are answered 503."""
@@ -93,7 +93,7 @@ class Eraser:
         try:
             await checkpoint(group, always=True)
             await asyncio.wrap_future(self._log.forget())
-            async with group.shelf.checkpointing:
+            async with group.loaded.checkpointing:
                 rewritten = await asyncio.to_thread(self._scrub, key)
         except OSError as error:
             self._check()

@@ -12,14 +12,14 @@ from heapq import heapify, heappop, heapreplace
 from typing import NamedTuple
 
 from headwater.engine.group import Group
-from headwater.engine.live import UNBORN, LiveStream
+from headwater.engine.loaded_stream import UNBORN, LoadedStream
 from headwater.errors import TokenGone
 
 
 class Batch(NamedTuple):
     """Records of one event of the log: they came together and are passed on together."""
 
-    stream: LiveStream
+    stream: LoadedStream
     seq: int
     start: int
     payloads: list[bytes]
@@ -38,10 +38,10 @@ class Feed:
         self.position = position
         self._matches = matches
         self._wake = wake
-        self._grown: dict[int, LiveStream] = {}
+        self._grown: dict[int, LoadedStream] = {}
         group.observers.append(self)
 
-    def include(self, streams: Iterator[LiveStream]) -> None:
+    def include(self, streams: Iterator[LoadedStream]) -> None:
         """Streams that may hold records from before this feed began to listen.
 
         Raises TokenGone when some of those are in the lake already, where positions are not looked up.
@@ -82,7 +82,7 @@ class Feed:
             )
         self._grown = {sid: stream for sid, stream in self._grown.items() if self._waits(stream)}
 
-    def _next(self, stream: LiveStream, limit: int, index: int = -1) -> tuple[int, int, int, LiveStream] | None:
+    def _next(self, stream: LoadedStream, limit: int, index: int = -1) -> tuple[int, int, int, LoadedStream] | None:
         timeline = stream.timeline
         if index < 0:
             index = bisect_right(timeline.positions, self.position)
@@ -90,7 +90,7 @@ class Feed:
             return None
         return timeline.positions[index], stream.sid, index, stream
 
-    def _waits(self, stream: LiveStream) -> bool:
+    def _waits(self, stream: LoadedStream) -> bool:
         positions = stream.timeline.positions
         return bool(positions) and positions[-1] > self.position
 
@@ -99,13 +99,13 @@ class Feed:
 
     # ---- as an observer -------------------------------------------------------------------------------------------
 
-    def grown(self, stream: LiveStream, start: int) -> None:
+    def grown(self, stream: LoadedStream, start: int) -> None:
         if self._matches(stream.key):
             self._grown[stream.sid] = stream
             if self._group.log.tail == self._group.log.synced:
                 self._wake()
 
-    def deleted(self, stream: LiveStream) -> None:
+    def deleted(self, stream: LoadedStream) -> None:
         self._grown.pop(stream.sid, None)
 
     def settled(self) -> None:

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from heapq import nsmallest
 
 from headwater.engine.group import Group
-from headwater.engine.live import LiveStream
+from headwater.engine.loaded_stream import LoadedStream
 from headwater.model.extents import Run
-from headwater.world import BlobsUnavailable, Lake
+from headwater.ports import BlobsUnavailable, Lake
 
 LOOK_S = 0.2
 COLLECT_SLICE = 500
@@ -81,11 +81,11 @@ class Flusher:
             await asyncio.sleep(self._retry_s or LOOK_S)
 
     async def _flush_if_due(self) -> None:
-        shelf = self._group.shelf
-        aged = shelf.holding and asyncio.get_running_loop().time() - self._last_s >= self._interval_s
-        if shelf.hot_bytes < self._flush_bytes and not aged and self.failure is None:
+        loaded = self._group.loaded
+        aged = loaded.holding and asyncio.get_running_loop().time() - self._last_s >= self._interval_s
+        if loaded.hot_bytes < self._flush_bytes and not aged and self.failure is None:
             return
-        while await self.flush() and (shelf.hot_bytes >= self._flush_bytes or (aged and not self._complete)):
+        while await self.flush() and (loaded.hot_bytes >= self._flush_bytes or (aged and not self._complete)):
             pass
 
     def _failed(self, why: str) -> None:
@@ -97,9 +97,9 @@ class Flusher:
 
     def lag_s(self) -> float:
         """How long ago memory held nothing that the lake does not."""
-        return asyncio.get_running_loop().time() - self._last_s if self._group.shelf.holding else 0.0
+        return asyncio.get_running_loop().time() - self._last_s if self._group.loaded.holding else 0.0
 
-    async def flush(self, only: LiveStream | None = None) -> int:
+    async def flush(self, only: LoadedStream | None = None) -> int:
         """Settles the oldest records, one file at most; returns how many bytes that were. Raises BlobsUnavailable.
 
         Of all streams, or of `only` one.
@@ -150,7 +150,7 @@ class Flusher:
             return
         async with self.relocating:
             # In this order: what a checkpoint moves from one to the other is seen in at least one of them.
-            fresh = set(group.shelf.new_files)
+            fresh = set(group.loaded.new_files)
             alive = await asyncio.to_thread(catalog.alive)
             await asyncio.to_thread(self._lake.reconcile, alive, fresh, group.number)
             if catalog.table_behind:
@@ -164,7 +164,7 @@ class Flusher:
             total += size
         return total
 
-    async def flush_stream(self, stream: LiveStream) -> int:
+    async def flush_stream(self, stream: LoadedStream) -> int:
         """Settles what of the stream's own records is synced when it is called; returns how many bytes that were.
 
         Others stay where they are, and are not waited for: the stream gets a file of its own.
@@ -175,10 +175,10 @@ class Flusher:
             total += size
         return total
 
-    async def _collect(self, only: LiveStream | None = None) -> tuple[list[Run], dict[int, LiveStream], int]:
+    async def _collect(self, only: LoadedStream | None = None) -> tuple[list[Run], dict[int, LoadedStream], int]:
         """Runs of the oldest records, up to a file's size. Walks the streams that hold something, in slices."""
         limit = self._group.log.synced
-        holding = self._group.shelf.holding
+        holding = self._group.loaded.holding
         if only is None:
             held = list(holding.values())
             self._complete = len(held) <= RUNS_MAX
@@ -190,7 +190,7 @@ class Flusher:
         else:
             held = await asyncio.to_thread(nsmallest, RUNS_MAX, held, key=_floor)
         runs: list[Run] = []
-        streams: dict[int, LiveStream] = {}
+        streams: dict[int, LoadedStream] = {}
         size = 0
         for index, stream in enumerate(held):
             if size >= self._file_bytes_max:
@@ -207,11 +207,11 @@ class Flusher:
         return runs, streams, size
 
 
-def _floor(stream: LiveStream) -> int:
+def _floor(stream: LoadedStream) -> int:
     return stream.floor
 
 
-def cut(stream: LiveStream, limit: int, bytes_max: int) -> Run | None:
+def cut(stream: LoadedStream, limit: int, bytes_max: int) -> Run | None:
     """The stream's oldest records that are synced, at most about `bytes_max`, whole appends only."""
     timeline = stream.timeline
     count = bisect_right(timeline.positions, limit)

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headwater.engine.live import UNBORN, Domain, Follower, LiveStream, Observer
+from headwater.engine.loaded_stream import UNBORN, Domain, Follower, LoadedStream, Observer
+from headwater.engine.loaded_streams import LoadedStreams
 from headwater.engine.pending_answers import Outcome, PendingAnswers, Waiter
-from headwater.engine.policies import Policies
-from headwater.engine.shelf import Shelf
-from headwater.engine.tally import Tally
+from headwater.engine.retention import RetentionRules
+from headwater.engine.usage import ReadUsage
 from headwater.errors import Failure, LogUnavailable, Overloaded, StreamNotFound, StreamSoftDeleted
 from headwater.model import buckets as bucket_rules
 from headwater.model.commands import BucketCommand, Command, Create
@@ -38,7 +38,7 @@ from headwater.model.lineage import Incarnation, Lineage
 from headwater.model.stream import Limits, Unchanged, decide
 from headwater.model.stream_state import evolve
 from headwater.model.timeline import RECORD_BYTES
-from headwater.world import Catalog, Clock, Log
+from headwater.ports import Catalog, Clock, Log
 
 NEW_MAX = 100_000
 """Streams created and not in the catalog yet, about 2 kB of memory each. It takes some thousand a second."""
@@ -64,12 +64,12 @@ class Group:
         self.log = log
         self.catalog = catalog
         self.clock = clock
-        self.shelf = Shelf(catalog)
+        self.loaded = LoadedStreams(catalog)
         self.observers: list[Observer] = []
         self.resolve_cold: Callable[[ColdOffset, str, Command, Waiter], None] | None = None
         """Looks up a place that memory does not hold, then submits the command again."""
         self.domains: dict[str, Domain] = {}
-        self.tally = Tally(clock)
+        self.usage = ReadUsage(clock)
         self.lineage = Lineage(tuple(Incarnation(*one) for one in catalog.incarnations()))
         self.appends_count = 0
         self.settled_count = 0
@@ -82,11 +82,11 @@ class Group:
         self._answers = PendingAnswers(log)
         self._commit_due = False
         self._told_failure = False
-        self._unsettled: dict[str, int] = {}
+        self._unpublished: dict[str, int] = {}
         """Keys whose creation or deletion is not durable yet, with its position: readers wait for it."""
-        self._policed: dict[int, LiveStream] = {}
+        self._retention_due: dict[int, LoadedStream] = {}
         """Streams with a retention policy that grew since it was last applied."""
-        self._policies = Policies(self.shelf)
+        self._retention = RetentionRules(self.loaded)
 
     def give_out_after(self, sid: int) -> None:
         """Ids up to `sid` are not given out any more, nor is 0."""
@@ -99,11 +99,11 @@ class Group:
     def submit(self, key: str, command: Command, waiter: Waiter) -> None:
         """Judges a command now; `waiter` gets its outcome as soon as that is durable."""
         now_ms = self.clock.now_ms()
-        stream = self.shelf.streams.get(key)
+        stream = self.loaded.by_key.get(key)
         log = self.log
         try:
             if stream is None:
-                stream = self.shelf.find(key)
+                stream = self.loaded.find(key)
             if stream is not None and stream.deadline_ms <= now_ms:
                 stream = self._expired(stream, now_ms)
             if log.failure is not None:
@@ -113,11 +113,11 @@ class Group:
                 source = self._source(command.fork.source, now_ms)
             event = decide(stream, command, now_ms, self.next_sid, self._limits, source)
             # What waits for the disk is in memory twice: as records, and as the bytes that will be written.
-            if self.shelf.hot_bytes + log.tail - log.written > self._hot_bytes_max and (
+            if self.loaded.hot_bytes + log.tail - log.written > self._hot_bytes_max and (
                 type(event) is Appended or type(event) is Created
             ):
                 raise Overloaded("too much data waits in memory")
-            if type(event) is Created and len(self.shelf.unlisted) >= NEW_MAX:
+            if type(event) is Created and len(self.loaded.unlisted) >= NEW_MAX:
                 raise Overloaded("too many new streams wait to be written to the catalog")
         except Failure as failure:
             self._answers.answer(waiter, failure, stream)
@@ -137,11 +137,11 @@ class Group:
             self.next_sid = event.sid + self.sid_step
             # A creation is synced whatever the stream's class: a name is never promised and then forgotten.
             position = log.add(event, True)
-            stream = self.shelf.create(event, position, source)
+            stream = self.loaded.create(event, position, source)
             stream.visible = UNBORN
             if stream.retention is not None:
-                self.police(stream)
-            self._settle_later(stream.key, position, waiter, event, stream)
+                self.check_retention(stream)
+            self._publish_later(stream.key, position, waiter, event, stream)
         elif type(event) is Deleted and stream is not None:
             self._delete(stream, event, waiter)
         elif (type(event) is Trimmed or type(event) is SnapshotPublished) and stream is not None:
@@ -154,12 +154,12 @@ class Group:
         try:
             if self.log.failure is not None:
                 raise LogUnavailable(self.log.failure.reason)
-            event = bucket_rules.decide(self.shelf.bucket(command.name), command, self.clock.now_ms())
+            event = bucket_rules.decide(self.loaded.bucket(command.name), command, self.clock.now_ms())
         except Failure as failure:
             self._answers.answer(waiter, failure, None)
             return
         position = self._answers.sync_target = self.log.add(event, True)
-        self.shelf.change_bucket(event, position)
+        self.loaded.change_bucket(event, position)
         self._queue(position, waiter, event, None)
 
     def note(self, domain: str, body: bytes, waiter: Waiter | None = None) -> None:
@@ -174,43 +174,43 @@ class Group:
         self.domains[domain].apply(body, event.at_ms, position)
         self._queue(position, waiter, event, None)
 
-    def settle(self, file: str, extents: list[Extent], streams: dict[int, LiveStream]) -> None:
+    def settle(self, file: str, extents: list[Extent], streams: dict[int, LoadedStream]) -> None:
         """Records are in the lake and its table: logs where, and lets memory go of them.
 
         Extents of streams that were deleted meanwhile are dropped; their rows in the file are dead.
         """
         if self.log.failure is not None:
             return
-        loaded = self.shelf.streams
+        loaded = self.loaded.by_key
         alive = [extent for extent in extents if loaded.get(streams[extent.sid].key) is streams[extent.sid]]
         position = self.log.add(Settled(file, alive, self.clock.now_ms()), True)
-        self.shelf.new_files.append(file)
+        self.loaded.new_files.append(file)
         self.settled_count += 1
         for extent in alive:
-            self.shelf.settle(streams[extent.sid], extent, position)
+            self.loaded.settle(streams[extent.sid], extent, position)
         self._want_commit()
 
-    def _source(self, key: str, now_ms: int) -> LiveStream | None:
-        source = self.shelf.find(key)
+    def _source(self, key: str, now_ms: int) -> LoadedStream | None:
+        source = self.loaded.find(key)
         if source is not None and source.deadline_ms <= now_ms:
             return self._expired(source, now_ms)
         return source
 
-    def _append(self, stream: LiveStream, event: Appended, waiter: Waiter) -> None:
+    def _append(self, stream: LoadedStream, event: Appended, waiter: Waiter) -> None:
         log = self.log
         durability = stream.durability
         position = log.add(event, durability == 0)
         evolve(stream, event, position)
         self.appends_count += 1
-        shelf = self.shelf
-        shelf.dirty[stream.sid] = stream
+        loaded = self.loaded
+        loaded.dirty[stream.sid] = stream
         size = event.end - event.start + RECORD_BYTES * len(event.records)
         if stream.floor:
-            shelf.hot_bytes += size
+            loaded.hot_bytes += size
         else:
-            shelf.hold(stream, size, position)
+            loaded.hold(stream, size, position)
         if stream.retention is not None:
-            self._policed[stream.sid] = stream
+            self._retention_due[stream.sid] = stream
         answers = self._answers
         if durability == 0:
             answers.sync_target = position
@@ -230,27 +230,27 @@ class Group:
         self._settle(stream, event)
         waiter.resolve(event)
 
-    def _delete(self, stream: LiveStream, event: Deleted, waiter: Waiter | None) -> None:
+    def _delete(self, stream: LoadedStream, event: Deleted, waiter: Waiter | None) -> None:
         position = self.log.add(event, True)
-        self.shelf.delete(stream, event, position)
-        self._policed.pop(stream.sid, None)
-        self._settle_later(stream.key, position, waiter, event, stream)
+        self.loaded.delete(stream, event, position)
+        self._retention_due.pop(stream.sid, None)
+        self._publish_later(stream.key, position, waiter, event, stream)
 
-    def _let_go(self, stream: LiveStream, event: Trimmed | SnapshotPublished, waiter: Waiter | None) -> None:
+    def _let_go(self, stream: LoadedStream, event: Trimmed | SnapshotPublished, waiter: Waiter | None) -> None:
         """Readers know at once that data is gone; that it is gone for good is acknowledged when it is durable."""
         held = stream.timeline.held_bytes
         before = stream.snapshot
         position = self._answers.sync_target = self.log.add(event, True)
         evolve(stream, event, position)
         if before is not None and stream.snapshot is not before:
-            self.shelf.discard_snapshot(stream, before, position)
-        self.shelf.cut(stream)
+            self.loaded.discard_snapshot(stream, before, position)
+        self.loaded.cut(stream)
         freed = held - stream.timeline.held_bytes
         if freed:
-            self.shelf.released(stream, freed)
+            self.loaded.released(stream, freed)
         self._queue(position, waiter, event, None)
 
-    def _queue(self, position: int, waiter: Waiter | None, event: Event, stream: LiveStream | None) -> None:
+    def _queue(self, position: int, waiter: Waiter | None, event: Event, stream: LoadedStream | None) -> None:
         if position <= self.log.synced:
             if waiter is not None:
                 waiter.resolve(event)
@@ -258,14 +258,16 @@ class Group:
             self._answers.sync.append((position, waiter, event, stream))
             self._want_commit()
 
-    def _settle_later(self, key: str, position: int, waiter: Waiter | None, event: Event, stream: LiveStream) -> None:
+    def _publish_later(
+        self, key: str, position: int, waiter: Waiter | None, event: Event, stream: LoadedStream
+    ) -> None:
         self._answers.sync_target = position
         if position <= self.log.synced:
             self._settle(stream, event)
             if waiter is not None:
                 waiter.resolve(event)
             return
-        self._unsettled[key] = position
+        self._unpublished[key] = position
         self._answers.sync.append((position, waiter, event, stream))
         self._want_commit()
 
@@ -291,7 +293,7 @@ class Group:
     def progress(self) -> None:
         """The log's watermarks moved, or it failed: answers and wake-ups that were waiting leave now."""
         log = self.log
-        woken: dict[int, LiveStream] = {}
+        woken: dict[int, LoadedStream] = {}
         for queue, mark in ((self._answers.sync, log.synced), (self._answers.disk, log.written)):
             while queue and queue[0][0] <= mark:
                 position, waiter, outcome, stream = queue.popleft()
@@ -306,7 +308,7 @@ class Group:
                             for observer in self.observers:
                                 observer.grown(stream, outcome.start)
                     else:
-                        self._unsettle(stream.key, position)
+                        self._mark_published(stream.key, position)
                         self._settle(stream, outcome)
                 if waiter is not None:
                     waiter.resolve(outcome)
@@ -318,11 +320,11 @@ class Group:
         if log.failure is not None:
             self._fail(log.failure.reason)
 
-    def _unsettle(self, key: str, position: int) -> None:
-        if self._unsettled.get(key, 0) <= position:
-            self._unsettled.pop(key, None)
+    def _mark_published(self, key: str, position: int) -> None:
+        if self._unpublished.get(key, 0) <= position:
+            self._unpublished.pop(key, None)
 
-    def _settle(self, stream: LiveStream, event: Outcome) -> None:
+    def _settle(self, stream: LoadedStream, event: Outcome) -> None:
         """Makes a durable event visible."""
         if type(event) is Appended:
             stream.visible = event.end
@@ -348,7 +350,7 @@ class Group:
             for observer in self.observers:
                 observer.deleted(stream)
 
-    def _wake(self, stream: LiveStream) -> None:
+    def _wake(self, stream: LoadedStream) -> None:
         stream.encoded = None
         for follower in list(stream.followers or ()):
             follower.wake(stream)
@@ -364,14 +366,14 @@ class Group:
 
     # ---- reading ------------------------------------------------------------------------------------------------
 
-    def unsettled(self, key: str) -> bool:
-        """True while a creation or deletion of `key` is under way: a reader should call `after_settled` first."""
-        return bool(self._unsettled) and key in self._unsettled
+    def unpublished(self, key: str) -> bool:
+        """True while a creation or deletion of `key` is under way: a reader should call `after_published` first."""
+        return bool(self._unpublished) and key in self._unpublished
 
-    def after_settled(self, key: str, waiter: Waiter) -> None:
+    def after_published(self, key: str, waiter: Waiter) -> None:
         """Resolves `waiter` once the creation or deletion of `key` is durable; with LogUnavailable when it never is."""
         if self.log.failure is None:
-            self._answers.sync.append((self._unsettled[key], waiter, Unchanged(0, False), None))
+            self._answers.sync.append((self._unpublished[key], waiter, Unchanged(0, False), None))
         else:
             waiter.resolve(LogUnavailable(self.log.failure.reason))
 
@@ -379,9 +381,9 @@ class Group:
         """Resolves `waiter` once everything decided so far is durable; at once when it is."""
         self._answers.answer(waiter, Unchanged(0, False), None)
 
-    def find(self, key: str, touch: bool) -> LiveStream:
+    def find(self, key: str, touch: bool) -> LoadedStream:
         """The stream as readers see it. Raises StreamNotFound, StreamSoftDeleted. `touch` restarts a sliding expiry."""
-        stream = self.shelf.find(key)
+        stream = self.loaded.find(key)
         if stream is None or stream.visible == UNBORN:
             raise StreamNotFound
         now_ms = self.clock.now_ms()
@@ -395,28 +397,28 @@ class Group:
             self._touch(stream, now_ms)
         return stream
 
-    def follow(self, stream: LiveStream, follower: Follower) -> None:
+    def follow(self, stream: LoadedStream, follower: Follower) -> None:
         if stream.followers is None:
             stream.followers = set()
         stream.followers.add(follower)
 
-    def unfollow(self, stream: LiveStream, follower: Follower) -> None:
+    def unfollow(self, stream: LoadedStream, follower: Follower) -> None:
         if stream.followers is not None:
             stream.followers.discard(follower)
 
-    def _touch(self, stream: LiveStream, now_ms: int) -> None:
+    def _touch(self, stream: LoadedStream, now_ms: int) -> None:
         stream.touch(now_ms)
         ttl_ms = stream.ttl_ms or 0
         if now_ms - stream.touch_logged_ms >= max(_TOUCH_STEP_MS_MIN, ttl_ms // _TOUCH_STEPS):
             stream.touch_logged_ms = now_ms
             if self.log.failure is None:
                 stream.position = self.log.add(Touched(stream.sid, now_ms), False)
-                self.shelf.dirty[stream.sid] = stream
+                self.loaded.dirty[stream.sid] = stream
                 self._want_commit()
 
     # ---- upkeep -------------------------------------------------------------------------------------------------
 
-    def _expired(self, stream: LiveStream, now_ms: int) -> LiveStream | None:
+    def _expired(self, stream: LoadedStream, now_ms: int) -> LoadedStream | None:
         """Deletes a stream whose time has passed; returns it when forks keep it soft-deleted.
 
         Readers know at once: no write is needed to see the clock.
@@ -430,7 +432,7 @@ class Group:
     def expire_due(self, count_max: int) -> int:
         """Deletes streams whose deadline passed, `count_max` at most; returns how many."""
         now_ms = self.clock.now_ms()
-        due = self.shelf.due(now_ms, count_max)
+        due = self.loaded.due(now_ms, count_max)
         for stream in due:
             self._expired(stream, now_ms)
         return len(due)
@@ -439,36 +441,36 @@ class Group:
         """Loads and deletes streams that expired while nobody looked, `count_max` at most; returns how many."""
         now_ms = self.clock.now_ms()
         expired = 0
-        for key in self.shelf.catalog.due(now_ms, count_max):
-            stream = self.shelf.find(key)
+        for key in self.loaded.catalog.due(now_ms, count_max):
+            stream = self.loaded.find(key)
             if stream is not None and stream.deadline_ms <= now_ms and not stream.soft_deleted:
                 self._expired(stream, now_ms)
                 expired += 1
         return expired
 
-    def police(self, stream: LiveStream) -> None:
+    def check_retention(self, stream: LoadedStream) -> None:
         """Has the stream's retention policy looked at the next time."""
-        self._policed[stream.sid] = stream
+        self._retention_due[stream.sid] = stream
 
     def apply_retention(self) -> None:
         """Trims streams that grew beyond their policy. Cost grows with those that grew, or that hold something old."""
         if self.log.failure is not None:
             return
         now_ms = self.clock.now_ms()
-        for sid, stream in list(self._policed.items()):
-            found = self._policies.cut(stream, now_ms) if self.shelf.streams.get(stream.key) is stream else None
+        for sid, stream in list(self._retention_due.items()):
+            found = self._retention.cut(stream, now_ms) if self.loaded.by_key.get(stream.key) is stream else None
             if found is not None:
                 offset, seq, position = found
                 self._let_go(stream, Trimmed(sid, offset, seq, now_ms, position), None)
                 continue  # there may be more: it is looked at again
             policy = stream.retention
             if policy is None or policy.age_ms is None or not stream.timeline.payloads:
-                del self._policed[sid]
-                self._policies.forget(sid)
+                del self._retention_due[sid]
+                self._retention.forget(sid)
 
     def lake_position(self) -> int:
         """Everything at or below this log position is in the lake, deleted, or no record at all."""
-        return min(self.shelf.log_floor(self.log.synced), self.log.synced)
+        return min(self.loaded.log_floor(self.log.synced), self.log.synced)
 
     def log_floor(self) -> int:
-        return self.shelf.log_floor(self.log.tail)
+        return self.loaded.log_floor(self.log.tail)

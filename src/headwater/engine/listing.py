@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from headwater.engine.live import UNBORN, LiveStream
-from headwater.engine.shelf import Shelf
+from headwater.engine.loaded_stream import UNBORN, LoadedStream
+from headwater.engine.loaded_streams import LoadedStreams
 from headwater.model.names import stream_of
 from headwater.model.row import StreamRow
 
@@ -35,7 +35,7 @@ class Page(msgspec.Struct, frozen=True):
     has_more: bool
 
 
-def page(shelf: Shelf, bucket: str, prefix: str, after: str, limit: int, now_ms: int) -> Page:
+def page(loaded: LoadedStreams, bucket: str, prefix: str, after: str, limit: int, now_ms: int) -> Page:
     """The `limit` streams of the bucket that follow `after`, in bytewise order of their ids.
 
     Costs a range of the catalog's index, and a walk over the streams created since the last checkpoint; not a walk over
@@ -44,65 +44,65 @@ def page(shelf: Shelf, bucket: str, prefix: str, after: str, limit: int, now_ms:
     low = f"{bucket}/{max(after, prefix)}" if after >= prefix else f"{bucket}/{prefix}"
     exact = after < prefix or not after  # `low` itself may be a stream: the range of the catalog is exclusive
     high = _beyond(f"{bucket}/{prefix}")
-    rows: dict[str, StreamRow | LiveStream] = {}
+    rows: dict[str, StreamRow | LoadedStream] = {}
     wanted = limit + 1
     start = low
-    if exact and (row := shelf.catalog.load(low)) is not None:
+    if exact and (row := loaded.catalog.load(low)) is not None:
         rows[low] = row
     while True:
-        part = shelf.catalog.page(start, high, wanted)
+        part = loaded.catalog.page(start, high, wanted)
         for row in part:
             rows[row.key] = row
-        shown = _visible(shelf, rows, now_ms)
+        shown = _visible(loaded, rows, now_ms)
         if len(part) < wanted or len(shown) >= wanted:
             break
         start = part[-1].key
     # Rows come in order, so nothing behind the last one that this page needs can be on it.
     end = list(shown)[wanted - 1] if len(shown) >= wanted else high
-    fresh: dict[str, StreamRow | LiveStream] = {
-        key: stream for key, stream in shelf.unlisted.items() if low < key < end or (exact and key == low)
+    fresh: dict[str, StreamRow | LoadedStream] = {
+        key: stream for key, stream in loaded.unlisted.items() if low < key < end or (exact and key == low)
     }
-    shown.update(_visible(shelf, fresh, now_ms))
+    shown.update(_visible(loaded, fresh, now_ms))
     keys = sorted(shown)[:wanted]  # code points sort as their UTF-8 bytes do
     listed = [_listed(shown[key]) for key in keys[:limit]]
     return Page(listed, len(keys) > limit)
 
 
-def keys_below(shelf: Shelf, start: str, position: int) -> Iterator[str]:
+def keys_below(loaded: LoadedStreams, start: str, position: int) -> Iterator[str]:
     """Keys that begin with `start` and whose stream changed behind the log position. Walks the range of the catalog."""
     seen: set[str] = set()
-    for key, stream in list(shelf.streams.items()):
+    for key, stream in list(loaded.by_key.items()):
         if key.startswith(start):
             seen.add(key)
             if stream.position > position:
                 yield key
     # The catalog's ranges exclude their lower end, which may be a stream itself.
-    if start not in seen and (exact := shelf.catalog.load(start)) is not None and exact.position > position:
+    if start not in seen and (exact := loaded.catalog.load(start)) is not None and exact.position > position:
         yield start
     low, high = start, _beyond(start)
-    while part := shelf.catalog.page(low, high, 1000):
+    while part := loaded.catalog.page(low, high, 1000):
         for row in part:
             if row.key not in seen and row.position > position:
                 yield row.key
         low = part[-1].key
 
 
-def visible(shelf: Shelf, key: str, now_ms: int) -> bool:
+def visible(loaded: LoadedStreams, key: str, now_ms: int) -> bool:
     """Whether a reader would find that stream. Costs a look into the catalog; loads nothing."""
-    row = shelf.streams.get(key) or shelf.catalog.load(key)
-    return row is not None and bool(_visible(shelf, {key: row}, now_ms))
+    row = loaded.by_key.get(key) or loaded.catalog.load(key)
+    return row is not None and bool(_visible(loaded, {key: row}, now_ms))
 
 
-def keys_from(shelf: Shelf, start: str, now_ms: int) -> Iterator[list[str]]:
+def keys_from(loaded: LoadedStreams, start: str, now_ms: int) -> Iterator[list[str]]:
     """Keys of visible streams that begin with `start`, in slices: the newest, then the catalog's range."""
-    fresh = [item for item in shelf.unlisted.items() if item[0].startswith(start)]
+    fresh = [item for item in loaded.unlisted.items() if item[0].startswith(start)]
     for at in range(0, len(fresh), SLICE_COUNT):
-        yield list(_visible(shelf, dict(fresh[at : at + SLICE_COUNT]), now_ms))
-    if start and visible(shelf, start, now_ms):
+        yield list(_visible(loaded, dict(fresh[at : at + SLICE_COUNT]), now_ms))
+    if start and visible(loaded, start, now_ms):
         yield [start]  # the catalog's ranges exclude their lower end
     low, high = start, _beyond(start) if start else "\U0010ffff"
-    while part := shelf.catalog.page(low, high, SLICE_COUNT):
-        yield list(_visible(shelf, {row.key: row for row in part}, now_ms))
+    while part := loaded.catalog.page(low, high, SLICE_COUNT):
+        yield list(_visible(loaded, {row.key: row for row in part}, now_ms))
         low = part[-1].key
 
 
@@ -115,32 +115,32 @@ def _beyond(prefix: str) -> str:
 
 
 def _visible(
-    shelf: Shelf, rows: dict[str, StreamRow | LiveStream], now_ms: int
-) -> dict[str, StreamRow | LiveStream]:
+    loaded: LoadedStreams, rows: dict[str, StreamRow | LoadedStream], now_ms: int
+) -> dict[str, StreamRow | LoadedStream]:
     """The rows that are streams to a reader, each as its live self where it is loaded."""
-    shown: dict[str, StreamRow | LiveStream] = {}
+    shown: dict[str, StreamRow | LoadedStream] = {}
     for key, row in rows.items():
-        live = shelf.streams.get(key)
+        live = loaded.by_key.get(key)
         if live is not None:
             if live.visible != UNBORN and not live.soft_deleted and live.deadline_ms > now_ms:
                 shown[key] = live
-        elif row.sid not in shelf.removed and isinstance(row, StreamRow) and not row.soft_deleted:
+        elif row.sid not in loaded.removed and isinstance(row, StreamRow) and not row.soft_deleted:
             deadline_ms = row.deadline_ms
             if deadline_ms is None or deadline_ms > now_ms:
                 shown[key] = row
     return shown
 
 
-def _listed(row: StreamRow | LiveStream) -> Listed:
-    live = isinstance(row, LiveStream)
+def _listed(row: StreamRow | LoadedStream) -> Listed:
+    live = isinstance(row, LoadedStream)
     return Listed(
         stream_id=stream_of(row.key),
         status="Closed" if row.closed else "Open",
         content_type=row.content_type,
-        tail_offset=row.visible if isinstance(row, LiveStream) else row.tail,
+        tail_offset=row.visible if isinstance(row, LoadedStream) else row.tail,
         earliest_offset=row.earliest,
         created_at_ms=row.created_ms,
         last_write_at_ms=row.last_write_ms,
         records=row.count - row.first_seq,
-        followers=len(row.followers or ()) if live and isinstance(row, LiveStream) else 0,
+        followers=len(row.followers or ()) if live and isinstance(row, LoadedStream) else 0,
     )

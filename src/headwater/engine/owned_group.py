@@ -12,16 +12,16 @@ from typing import Any, Protocol
 import msgspec
 
 from headwater.engine.backup import Backups
-from headwater.engine.by_id import ById
-from headwater.engine.cold import Reads
 from headwater.engine.erasure import Eraser
 from headwater.engine.flush import Flusher
 from headwater.engine.group import Group
+from headwater.engine.lake_gc import LakeGc
+from headwater.engine.reads import Reads
+from headwater.engine.reads_by_id import ReadsById
 from headwater.engine.recovery import begin_incarnation, recover
 from headwater.engine.swap import Swapper
-from headwater.engine.sweep import Sweeper
 from headwater.engine.upkeep import Upkeep
-from headwater.world import Blobs, CatalogCopy, FileLog, Lake, Rng
+from headwater.ports import Blobs, CatalogCopy, FileLog, Lake, Rng
 
 
 class GroupOptions(msgspec.Struct, frozen=True):
@@ -43,7 +43,7 @@ class CatalogFiles(Protocol):
     """For copies that backups take from."""
 
     def open(self) -> Any:
-        """A `LakeLedger` and `SwapLedger`."""
+        """A `GcFiles` and `SwapFiles`."""
         ...
 
     def open_to_read(self) -> Any:
@@ -77,7 +77,7 @@ class OwnedGroup:
         self._rng = rng
         self._report = report
         self.reads = Reads(group, lake)
-        self.by_id = ById(group, self.reads)
+        self.by_id = ReadsById(group, self.reads)
         group.resolve_cold = self.reads.resolve
 
         def told(what: str) -> Callable[[str], None]:
@@ -92,20 +92,20 @@ class OwnedGroup:
             (lambda: None) if log is None else log.seal,
         )
         self.flusher: Flusher | None = None
-        self.lake_gc: Sweeper | None = None
+        self.lake_gc: LakeGc | None = None
         self.swapper: Swapper | None = None
         self.backups: Backups | None = None
-        self._ledger: Any = None
+        self._lake_files: Any = None
         if lake is None or files is None or log is None:
             return
-        self._ledger = files.open()
+        self._lake_files = files.open()
         self.flusher = Flusher(
             group, lake, options.flush_bytes, options.flush_interval_ms, options.lake_file_bytes, told("flush")
         )
-        self.lake_gc = Sweeper(
+        self.lake_gc = LakeGc(
             group,
             lake,
-            self._ledger,
+            self._lake_files,
             self.flusher,
             options.lake_gc_interval_ms,
             options.lake_grace_ms,
@@ -146,8 +146,8 @@ class OwnedGroup:
             await self.swapper.stop()
         if self.lake_gc is not None:
             await self.lake_gc.stop()
-        if self._ledger is not None:
-            self._ledger.close()
+        if self._lake_files is not None:
+            self._lake_files.close()
         if self.flusher is not None:
             await self.flusher.stop()
         await self.upkeep.stop()
@@ -176,6 +176,6 @@ class OwnedGroup:
             "group": self.number,
             "position": group.log.synced,
             "lake_position": group.lake_position(),
-            "hot_bytes": group.shelf.hot_bytes,
-            "streams_loaded": len(group.shelf.streams),
+            "hot_bytes": group.loaded.hot_bytes,
+            "streams_loaded": len(group.loaded.by_key),
         }

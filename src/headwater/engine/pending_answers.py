@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import deque
 from typing import Protocol
 
-from headwater.engine.live import LiveStream
+from headwater.engine.loaded_stream import LoadedStream
 from headwater.errors import Failure, LogUnavailable
 from headwater.model.events import Event
 from headwater.model.stream import Unchanged
-from headwater.world import Log
+from headwater.ports import Log
 
 Outcome = Event | Unchanged | Failure
 
@@ -24,7 +24,7 @@ class Waiter(Protocol):
     def resolve(self, outcome: Outcome) -> None: ...
 
 
-Entry = tuple[int, Waiter | None, Outcome, LiveStream | None]
+Entry = tuple[int, Waiter | None, Outcome, LoadedStream | None]
 """Position to wait for, who is told, what, and the stream that the outcome makes a change of visible."""
 
 
@@ -42,7 +42,7 @@ class PendingAnswers:
         self.disk_target = 0
         """Position after the newest event that has to be written."""
 
-    def answer(self, waiter: Waiter, outcome: Unchanged | Failure, stream: LiveStream | None) -> None:
+    def answer(self, waiter: Waiter, outcome: Unchanged | Failure, stream: LoadedStream | None) -> None:
         """An outcome that changed nothing still waits for the writes it was judged by, as far as their class goes."""
         log = self._log
         disk_target = self.disk_target if stream is not None and stream.durability == 1 else 0

@@ -1,107 +1,351 @@
-"""Read plans: which records answer a read. Payloads by reference, nothing copied, nothing waited for.
+"""Reads that begin in the lake, and questions only the lake can answer.
 
-Owns what a reader may see of a stream. Never changes one.
+Owns their threads and their bound. Never blocks the event loop, an append or a live reader: files are fetched and
+decoded in a small pool, and the result comes back as a call on the loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import msgspec
 
-from headwater.engine.live import LiveStream
-from headwater.errors import BadQuery, OffsetBeyondTail, OffsetGone
+from headwater.engine.group import Group
+from headwater.engine.loaded_stream import LoadedStream
+from headwater.engine.pending_answers import Waiter
+from headwater.engine.read_ahead import ANSWERS, Ahead
+from headwater.engine.read_plan import Cold, Data, Slice, plan, shown
+from headwater.errors import BadHeader, BadQuery, BadSnapshotOffset, Failure, Overloaded
 from headwater.model import forks
-from headwater.model.offsets import NOW, START
+from headwater.model.commands import Command, Create, ForkPoint, PublishSnapshot, Trim
+from headwater.model.extents import Extent, Records
 from headwater.model.stream_state import Stream
+from headwater.ports import BlobsUnavailable, Lake
 
-Data = bytes | memoryview
+THREADS = 4
+PENDING_MAX = 1_000
+"""Reads waiting for the pool; more are answered 503."""
+EXTENTS_MAX = 256
+"""Extents one read looks at: it answers with what they hold and the client comes back for the rest."""
+EXTENTS_FEW = 12
+"""Looked up first: where extents are as long as they get, these are enough for a read and what lies ahead of it."""
+FOLLOWING_BYTES = 16 << 20
+"""What one step of a search for a fork's sub-offset reads."""
 
-
-class Slice(msgspec.Struct, frozen=True):
-    """A planned read."""
-
-    stream: LiveStream
-    payloads: Sequence[Data]
-    """The records; in a joined read also stretches of them, on a JSON stream with commas inside. Joined, by commas on a
-    JSON stream, they are the body."""
-    start: int
-    end: int
-    up_to_date: bool
-    closed: bool
-    """True when the stream is closed and `end` is its final offset."""
-    count: int
-    """How many records these are."""
+Done = Callable[[Slice | Failure], None]
+_Found = tuple[list[Data], int, int]
+"""Payloads, the offset behind them, how many records they are."""
+T = TypeVar("T")
 
 
-class Cold(msgspec.Struct, frozen=True):
-    """A read that begins in the lake: records of `held_by` from `offset` on, as `stream` shows them."""
+class Reads:
+    """The way to a stream's records, wherever they are."""
 
-    stream: LiveStream
-    held_by: Stream
-    offset: int
-    until: int
-    bytes_max: int
-    joined: bool
-    """True when nobody asks where one record ends and the next begins."""
+    def __init__(self, group: Group, lake: Lake | None) -> None:
+        self._group = group
+        self._lake = lake
+        self._loop = asyncio.get_running_loop()
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="cold-read")
+        self._ahead = None if lake is None else Ahead(lake, self._loop.time)
+        self.pending = 0
+        self.reads_count = 0
 
+    def read(self, stream: LoadedStream, offset: int, bytes_max: int, done: Done, joined: bool = False) -> None:
+        """Calls `done` with the records from `offset` on: at once when memory holds them. Raises as `plan` does.
 
-def plan(stream: LiveStream, offset: int, bytes_max: int, joined: bool = False) -> Slice | Cold:
-    """Plans a read from `offset`: at least one record when there is any, else as many as fit `bytes_max`.
+        Who does not ask where records begin says `joined`: that costs the lake no object for each of them.
+        """
+        part = plan(stream, offset, bytes_max, joined)
+        if isinstance(part, Slice):
+            done(part)
+        else:
+            self.fetch(part, done)
 
-    Costs two bisections and a list slice, once per ancestor involved. Raises OffsetGone, OffsetBeyondTail, or BadQuery
-    between records.
-    """
-    visible = stream.visible
-    if offset == NOW:
-        offset = visible
-    elif offset == START:
-        offset = 0
-    if offset < stream.earliest:
-        raise OffsetGone(stream.earliest)
-    if offset > visible:
-        raise OffsetBeyondTail(visible)
-    timeline = stream.timeline
-    if offset == visible:
-        payloads: Sequence[Data] = []
-        end = offset
-    elif offset >= stream.fork_at and offset >= timeline.start:
-        first = timeline.index_at(offset)
-        if first is None:
-            raise _between()
-        last = timeline.index_until(min(visible, offset + bytes_max))
-        if last <= first:
-            last = first + 1
-        payloads = timeline.payloads[first:last]
-        end = timeline.ends[last - 1]
-    else:
+    async def read_now(self, stream: LoadedStream, offset: int, bytes_max: int, joined: bool = False) -> Slice:
+        """The same for coroutines. Raises the failure."""
+        future: asyncio.Future[Slice | Failure] = self._loop.create_future()
+        self.read(stream, offset, bytes_max, lambda part: None if future.done() else future.set_result(part), joined)
+        found = await future
+        if isinstance(found, Failure):
+            raise found
+        return found
+
+    def fetch(self, cold: Cold, done: Done) -> None:
+        """Calls `done` with the records, joined by what memory holds behind them as far as `bytes_max` allows."""
+        lake = self.lake()
+        extents = self._extents(cold)
+        self.reads_count += 1
+
+        def finish(result: _Found | Failure) -> None:
+            if isinstance(result, Failure):
+                done(result)
+                return
+            if cold.joined:
+                self._read_ahead(cold, extents, result[1])
+            done(_completed(cold, *result))
+
+        def read() -> _Found:
+            found = _joined(lake, extents, cold, True) if cold.joined else None
+            return found or _gather(lake, extents, cold)
+
+        at_hand = _at_hand(lake, extents, cold) if cold.joined else None
+        if at_hand is not None:
+            finish(at_hand)
+        else:
+            self.run(read, finish)
+
+    def _extents(self, cold: Cold) -> list[Extent]:
+        find, sid = self._group.loaded.extents, cold.held_by.sid
+        few = find(sid, cold.offset, EXTENTS_FEW)
+        enough = cold.offset + cold.bytes_max * (1 + ANSWERS)
+        return few if len(few) < EXTENTS_FEW or few[-1].end >= enough else find(sid, cold.offset, EXTENTS_MAX)
+
+    def _read_ahead(self, cold: Cold, extents: list[Extent], end: int) -> None:
+        """A reader that begins at the stream's beginning, or goes on where one was left, is taken to read on."""
+        ahead, sid = self._ahead, cold.held_by.sid
+        if ahead is None:
+            return
+        follows = ahead.expects(sid, cold.offset) or cold.offset == cold.stream.earliest
+        if end < cold.until:
+            behind = (extent for extent in extents if end < extent.end and extent.start < cold.until)
+            ahead.left(sid, end, follows, behind, cold.bytes_max, cold.stream.is_json)
+
+    def resolve(self, cold: forks.ColdOffset, key: str, command: Command, waiter: Waiter) -> None:
+        """Looks up what a command needs to know about a cold offset, then submits it again with the answer."""
+        lake = self.lake()
+        fork = command.fork if isinstance(command, Create) else None
+        about = key if fork is None else fork.source
+        stream = self._group.loaded.find(about)
+        if stream is None:
+            raise RuntimeError(f"the stream {about} is cold and not there")
+        offset = cold.offset
         held_by = forks.holder(stream, offset)
-        if offset < held_by.timeline.start:
-            until = min(visible, held_by.timeline.start, forks.limit_of(stream, held_by))
-            return Cold(stream, held_by, offset, until, bytes_max, joined)
-        payloads, end = _across(stream, offset, min(visible, offset + bytes_max))
-    return shown(stream, payloads, offset, end, len(payloads))
+        extents = self._group.loaded.extents(held_by.sid, max(0, offset - 1), 2)
+        wanted = 0 if fork is None else fork.sub if stream.is_json else min(fork.sub, 1)
+
+        def look() -> tuple[int, int]:
+            place = _looked_up(lake, extents, offset)
+            if place is None:
+                raise _between_records(command)
+            return place
+
+        def counted(place: tuple[int, int] | Failure) -> None:
+            if isinstance(place, Failure):
+                waiter.resolve(place)
+            else:
+                seq, position = place[0], place[1] if held_by is stream else 0
+                self._following(stream, offset, wanted, [], lambda following: submit(seq, position, following))
+
+        def submit(seq: int, position: int, following: list[bytes] | Failure) -> None:
+            try:
+                if isinstance(following, Failure):
+                    raise following
+                # Of another stream that took the name meanwhile the answer says nothing: then the command asks anew.
+                same = self._group.loaded.find(about)
+                again = same is None or same.sid != stream.sid
+                asked = command if again else _with(command, stream, offset, seq, position, following)
+                self._group.submit(key, asked, waiter)
+            except Failure as failure:
+                waiter.resolve(failure)
+
+        edge = _at_edge(extents, offset)
+        if edge is None:
+            self.run(look, counted)
+        else:
+            counted(edge)
+
+    def _following(
+        self,
+        stream: LoadedStream,
+        offset: int,
+        wanted: int,
+        found: list[bytes],
+        done: Callable[[list[bytes] | Failure], None],
+    ) -> None:
+        """Calls `done` with the first `wanted` messages behind `offset`, or with fewer when there are no more."""
+        if len(found) >= wanted or offset >= stream.visible:
+            done(found)
+            return
+
+        def more(part: Slice | Failure) -> None:
+            if isinstance(part, Failure):
+                done(part)
+            else:
+                self._following(stream, part.end, wanted, [*found, *map(bytes, part.payloads)], done)
+
+        try:
+            self.read(stream, offset, FOLLOWING_BYTES, more)
+        except Failure as failure:
+            done(failure)
+
+    def lake(self) -> Lake:
+        if self._lake is None:
+            raise RuntimeError("a record is neither in memory nor is there a lake")
+        return self._lake
+
+    def run(self, work: Callable[[], T], finish: Callable[[T | Failure], None]) -> None:
+        if self.pending >= PENDING_MAX:
+            finish(Overloaded("too many reads wait for the lake"))
+            return
+        self.pending += 1
+
+        def done(result: T | Failure) -> None:
+            self.pending -= 1
+            finish(result)
+
+        def run() -> None:
+            result: T | Failure
+            try:
+                result = work()
+            except BlobsUnavailable as error:
+                result = Overloaded(f"the lake does not answer ({error})")
+            except Failure as failure:
+                result = failure
+            except Exception as error:
+                # Whatever it is (a file that is gone, a row group that cannot be decoded): whoever waits is told.
+                result = Overloaded(f"the lake cannot be read: {error!r}")
+            try:
+                self._loop.call_soon_threadsafe(done, result)
+            except RuntimeError:
+                pass  # the loop is gone: nobody waits
+
+        self._pool.submit(run)
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        if self._ahead is not None:
+            self._ahead.close()
 
 
-def shown(stream: LiveStream, payloads: Sequence[Data], start: int, end: int, count: int) -> Slice:
-    at_tail = end == stream.visible
-    return Slice(stream, payloads, start, end, at_tail, at_tail and stream.closed_visible, count)
+def _completed(cold: Cold, payloads: list[Data], end: int, count: int) -> Slice:
+    """What the lake gave, and what memory holds behind it as far as there is room."""
+    stream = cold.stream
+    left = cold.bytes_max - (end - cold.offset)
+    try:
+        more = plan(stream, end, left) if left > 0 and end < stream.visible else None
+    except Failure:
+        more = None  # trimmed or closed meanwhile: what was read is still right
+    # A plan's first record comes whatever its size: here it is not the first, and has to fit.
+    if isinstance(more, Slice) and more.end - cold.offset <= cold.bytes_max:
+        payloads, end, count = [*payloads, *more.payloads], more.end, count + more.count
+    return shown(stream, payloads, cold.offset, end, count)
 
 
-def _across(stream: LiveStream, offset: int, until: int) -> tuple[list[bytes], int]:
-    """A read that begins in the records of an ancestor that memory holds."""
-    timeline = forks.holder(stream, offset).timeline
-    first = timeline.index_at(offset)
-    if first is None:
-        raise _between()
-    spans = forks.spans(stream, offset, until)
-    if not spans:
-        return [timeline.payloads[first]], timeline.ends[first]
-    payloads: list[bytes] = []
-    for span in spans:
-        payloads += span.timeline.payloads[span.first : span.last]
-    return payloads, spans[-1].timeline.ends[spans[-1].last - 1]
+def _at_hand(lake: Lake, extents: list[Extent], cold: Cold) -> _Found | None:
+    """The same as `_joined` when nothing has to be fetched. A failure is met again, and told, by whoever waits."""
+    try:
+        return _joined(lake, extents, cold, False)
+    except (Failure, BlobsUnavailable):
+        return None
 
 
-def _between() -> BadQuery:
+def _joined(lake: Lake, extents: list[Extent], cold: Cold, wait: bool) -> _Found | None:
+    """Stretches of records from the cold offset on, up to its bounds; at least one record. None: see `Lake.stretch`."""
+    stretches: list[Data] = []
+    at, count = cold.offset, 0
+    limit = min(cold.until, cold.offset + cold.bytes_max)
+    for extent in extents:
+        if stretches and at >= limit:
+            break
+        found = lake.stretch(extent, at, limit, cold.stream.is_json, wait)
+        if found is None:
+            return None
+        if found.start != at:
+            raise _inside()
+        if not found.count or found.end > (limit if stretches else cold.until):
+            break  # the rest does not fit
+        stretches.append(found.data)
+        at, count = found.end, count + found.count
+        if at < extent.end:
+            break
+    if not stretches:
+        raise _nothing(extents, at)
+    return stretches, at, count
+
+
+def _gather(lake: Lake, extents: list[Extent], cold: Cold) -> _Found:
+    """Payloads from the cold offset on, up to its bounds; at least one record."""
+    payloads: list[Data] = []
+    at = cold.offset
+    until = min(cold.until, cold.offset + cold.bytes_max)
+    for extent in extents:
+        if payloads and at >= until:
+            break
+        found = lake.read(extent, at, max(until, at + 1))
+        if found.start != at:
+            raise _inside()
+        count = _fitting(found, cold.offset + cold.bytes_max, cold.until, bool(payloads))
+        payloads += found.payloads[:count]
+        if count:
+            at = found.ends[count - 1]
+        if at < extent.end:
+            break  # the rest of it does not fit
+    if not payloads:
+        raise _nothing(extents, at)
+    return payloads, at, len(payloads)
+
+
+def _nothing(extents: list[Extent], at: int) -> Failure:
+    if extents and extents[0].start < at:
+        return _inside()  # it lies inside the last record that the lake holds
+    return Overloaded("the lake does not hold what the catalog says")
+
+
+def _inside() -> BadQuery:
     return BadQuery("offset", "it lies inside a message; use an offset returned by this server")
+
+
+def _fitting(found: Records, bytes_end: int, until: int, have_some: bool) -> int:
+    """How many of the records end within both bounds; the first one of a read comes whatever its size."""
+    count = 0
+    for end in found.ends:
+        if end > until or (end > bytes_end and (count or have_some)):
+            break
+        count += 1
+    return count
+
+
+def _at_edge(extents: list[Extent], offset: int) -> tuple[int, int] | None:
+    """How many records lie before `offset`, and the log position of the last: when extents alone tell."""
+    for extent in extents:
+        if extent.end == offset:
+            return extent.seq_start + extent.row_count, extent.position
+        if extent.start == offset:
+            return extent.seq_start, 0
+    return None
+
+
+def _looked_up(lake: Lake, extents: list[Extent], offset: int) -> tuple[int, int] | None:
+    """The same where the lake has to be read. None inside a record."""
+    for extent in extents:
+        if extent.start < offset < extent.end:
+            before = lake.read(extent, extent.start, offset)
+            if before.ends and before.ends[-1] == offset:
+                return extent.seq_start + len(before.payloads), before.positions[-1]
+    return None
+
+
+def _between_records(command: Command) -> Failure:
+    if isinstance(command, PublishSnapshot):
+        return BadSnapshotOffset("it is not the end of a message")
+    if isinstance(command, Create):
+        return BadHeader("Stream-Fork-Offset", "it lies inside a message")
+    return BadQuery("offset", "it lies inside a message")
+
+
+def _with(
+    command: Command, stream: Stream, offset: int, seq: int, position: int, following: list[bytes]
+) -> Command:
+    if isinstance(command, Trim | PublishSnapshot):
+        return msgspec.structs.replace(command, seq=seq, position=position)
+    if isinstance(command, Create) and command.fork is not None:
+        fork = command.fork
+        at = offset
+        prefix: list[bytes] = []
+        if fork.sub:
+            at, seq, prefix = forks.sub_offset(stream.is_json, fork.sub, offset, seq, following)
+        return msgspec.structs.replace(command, fork=msgspec.structs.replace(fork, point=ForkPoint(at, seq, prefix)))
+    raise RuntimeError(f"{command!r} does not ask for a place")

@@ -11,7 +11,7 @@ holds, is put back into memory.
 from __future__ import annotations
 
 from headwater.engine.group import Group
-from headwater.engine.live import LiveStream
+from headwater.engine.loaded_stream import LoadedStream
 from headwater.model.events import (
     Appended,
     BucketCreated,
@@ -25,7 +25,7 @@ from headwater.model.events import (
     Trimmed,
 )
 from headwater.model.stream_state import evolve, initial_id
-from headwater.world import Rng
+from headwater.ports import Rng
 
 INCARNATION_BYTES = 8
 
@@ -48,9 +48,9 @@ def begin_incarnation(group: Group, rng: Rng) -> None:
 class _Fold:
     def __init__(self, group: Group) -> None:
         self._group = group
-        self._shelf = group.shelf
+        self._loaded = group.loaded
         self._checkpoint = group.catalog.position
-        self._live: dict[int, LiveStream] = {}
+        self._live: dict[int, LoadedStream] = {}
         self._orphans: set[int] = set()
         """Streams that some later event must delete: they appear in the log, but not in the catalog."""
 
@@ -70,9 +70,9 @@ class _Fold:
                 if position > self._checkpoint:
                     self._settle(event, position)
             elif isinstance(event, BucketCreated | BucketDeleted):
-                bucket = self._shelf.bucket(event.name)
+                bucket = self._loaded.bucket(event.name)
                 if position > (self._checkpoint if bucket is None else bucket.position):
-                    self._shelf.change_bucket(event, position)
+                    self._loaded.change_bucket(event, position)
             else:
                 self._apply(position, event)
             count += 1
@@ -88,11 +88,11 @@ class _Fold:
             )
         if self._orphans:
             raise LogContradiction(f"the log speaks of streams {sorted(self._orphans)[:5]} that were never created")
-        for stream in self._shelf.streams.values():
+        for stream in self._loaded.by_key.values():
             stream.visible = stream.tail
             stream.closed_visible = stream.closed
             if stream.retention is not None:
-                self._group.police(stream)  # it may hold what grew too old meanwhile
+                self._group.check_retention(stream)  # it may hold what grew too old meanwhile
         return count
 
     def _apply(self, position: int, event: StreamEvent) -> None:
@@ -103,11 +103,11 @@ class _Fold:
             self._group.give_out_after(sid)
             if stream is not None:
                 if fresh:
-                    self._shelf.count(stream.key, 1, event.at_ms, position)
+                    self._loaded.count(stream.key, 1, event.at_ms, position)
                 self._put_back(stream, event.records, stream.fork_at, position, *initial_id(event))
-            elif fresh and sid not in self._shelf.removed:
+            elif fresh and sid not in self._loaded.removed:
                 parent = None if event.forked is None else self._find(event.forked.sid)
-                self._live[sid] = self._shelf.create(event, position, parent)
+                self._live[sid] = self._loaded.create(event, position, parent)
         elif stream is None:
             if type(event) is Deleted:
                 self._orphans.discard(sid)
@@ -117,47 +117,47 @@ class _Fold:
             if type(event) is Appended:
                 self._put_back(stream, event.records, event.start, position, event.ms, event.n)
             elif type(event) is Deleted and fresh:
-                self._shelf.count(stream.key, -1, event.at_ms, position)
+                self._loaded.count(stream.key, -1, event.at_ms, position)
         elif type(event) is Deleted:
-            self._shelf.delete(stream, event, position)
+            self._loaded.delete(stream, event, position)
         else:
             self._go_on(stream, event, position)
 
-    def _go_on(self, stream: LiveStream, event: StreamEvent, position: int) -> None:
+    def _go_on(self, stream: LoadedStream, event: StreamEvent, position: int) -> None:
         held = stream.timeline.held_bytes
         if type(event) is Appended and event.start != stream.tail:
             raise LogContradiction(f"stream {stream.key} ends at {stream.tail}, the log continues it at {event.start}")
         evolve(stream, event, position)
-        self._shelf.dirty[stream.sid] = stream
+        self._loaded.dirty[stream.sid] = stream
         if isinstance(event, Trimmed | SnapshotPublished):
-            self._shelf.cut(stream)
+            self._loaded.cut(stream)
         grown = stream.timeline.held_bytes - held
         if grown >= 0:
-            self._shelf.hold(stream, grown, position)
+            self._loaded.hold(stream, grown, position)
         else:
-            self._shelf.released(stream, -grown)
+            self._loaded.released(stream, -grown)
 
     def _settle(self, event: Settled, position: int) -> None:
-        self._shelf.new_files.append(event.file)
+        self._loaded.new_files.append(event.file)
         for extent in event.extents:
             stream = self._find(extent.sid)
             if stream is not None:
-                self._shelf.settle(stream, extent, position)
+                self._loaded.settle(stream, extent, position)
 
-    def _find(self, sid: int) -> LiveStream | None:
+    def _find(self, sid: int) -> LoadedStream | None:
         stream = self._live.get(sid)
-        if stream is None and sid not in self._shelf.removed:
+        if stream is None and sid not in self._loaded.removed:
             row = self._group.catalog.load_sid(sid)
             if row is not None:
-                stream = self._shelf.find(row.key)
+                stream = self._loaded.find(row.key)
                 if stream is not None:
                     self._live[sid] = stream
-        if stream is not None and sid in self._shelf.removed:
+        if stream is not None and sid in self._loaded.removed:
             return None
         return stream
 
     def _put_back(
-        self, stream: LiveStream, records: list[bytes], start: int, position: int, ms: int, n: int
+        self, stream: LoadedStream, records: list[bytes], start: int, position: int, ms: int, n: int
     ) -> None:
         """Payload of an event that the catalog's row already tells of: only the log still holds it."""
         end = start + sum(map(len, records))
@@ -173,4 +173,4 @@ class _Fold:
         timeline.seq -= len(records)
         if start < stream.earliest and not keep_all:
             timeline.drop_before(timeline.index_until(stream.earliest))
-        self._shelf.hold(stream, timeline.held_bytes - held, position)
+        self._loaded.hold(stream, timeline.held_bytes - held, position)

@@ -22,9 +22,9 @@ import msgspec
 from headwater.engine.checkpoint import write_out
 from headwater.engine.flush import Flusher
 from headwater.engine.group import Group
-from headwater.engine.sweep import Sweeper
+from headwater.engine.lake_gc import LakeGc
 from headwater.errors import LogUnavailable, Overloaded, ShuttingDown, SwapRefused
-from headwater.world import Lake, Relocated, Relocation, SwapLedger
+from headwater.ports import Lake, Relocated, Relocation, SwapFiles
 
 GROUP = 0
 
@@ -40,13 +40,13 @@ class Swapped(msgspec.Struct, frozen=True):
 
 class Swapper:
     def __init__(
-        self, group: Group, lake: Lake, flusher: Flusher, sweeper: Sweeper, ledger: Callable[[], SwapLedger]
+        self, group: Group, lake: Lake, flusher: Flusher, lake_gc: LakeGc, lake_files: Callable[[], SwapFiles]
     ) -> None:
         self._group = group
         self._lake = lake
         self._flusher = flusher
-        self._sweeper = sweeper
-        self._ledger = ledger
+        self._lake_gc = lake_gc
+        self._lake_files = lake_files
         """Opens the catalog, beside the connections that others use. Called in a thread."""
         self._lock = asyncio.Lock()
         self._stopping = threading.Event()
@@ -82,13 +82,13 @@ class Swapper:
 
     def _done(self, remove: list[str], add: list[str]) -> Swapped | None:
         """What the same swap has done before; None when it is still to be done. Raises SwapRefused."""
-        with closing(self._ledger()) as ledger:
-            known = ledger.standing([*remove, *add])
+        with closing(self._lake_files()) as lake_files:
+            known = lake_files.standing([*remove, *add])
             numbers = {known[name].went if name in known else None for name in remove}
             numbers |= {known[name].came if name in known else None for name in add}
             number = numbers.pop() if len(numbers) == 1 else None
-            if number is not None and ledger.swapped(number) == (set(remove), set(add)):
-                rows = sum(extent.row_count for name in add for extent in ledger.extents_in(name))
+            if number is not None and lake_files.swapped(number) == (set(remove), set(add)):
+                rows = sum(extent.row_count for name in add for extent in lake_files.extents_in(name))
                 return Swapped(rows, rows, 0)
         for name in remove:
             if name not in known:
@@ -102,11 +102,11 @@ class Swapper:
 
     async def _swap(self, remove: list[str], add: list[str]) -> Swapped:
         # gc takes what is old and unknown: what is being swapped in may be both, until it is known.
-        async with self._sweeper.sweeping:
+        async with self._lake_gc.sweeping:
             self._check()
             relocation = await asyncio.to_thread(self._lake.relocation, remove, add, GROUP, self._check)
             async with self._flusher.relocating:
-                async with self._group.shelf.checkpointing:
+                async with self._group.loaded.checkpointing:
                     self._check()
                     await self._checkpoint()
                     found = await asyncio.to_thread(self._commit, relocation, remove, add)
@@ -121,12 +121,12 @@ class Swapper:
             raise Overloaded(f"the checkpoint failed ({error})") from error
 
     def _commit(self, relocation: Relocation, remove: list[str], add: list[str]) -> Relocated:
-        with closing(self._ledger()) as ledger:
-            live = {name: ledger.extents_in(name) for name in remove}
+        with closing(self._lake_files()) as lake_files:
+            live = {name: lake_files.extents_in(name) for name in remove}
             found = relocation.match(live)
             count = sum(map(len, live.values()))
             try:
-                ledger.swap(remove, add, found.extents(), count, self._group.clock.now_ms())
+                lake_files.swap(remove, add, found.extents(), count, self._group.clock.now_ms())
             except Exception as error:
                 raise Overloaded(f"the catalog did not take the swap ({error!r})") from error
             return found

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from headwater.engine.checkpoint import checkpoint
 from headwater.engine.group import Group
-from headwater.world import Blobs, BlobsUnavailable
+from headwater.ports import Blobs, BlobsUnavailable
 
 EXPIRE_SLICE = 200
 EVICT_SLICE = 5_000
@@ -54,12 +54,12 @@ class Upkeep:
             while self._group.expire_due(EXPIRE_SLICE) == EXPIRE_SLICE:
                 await asyncio.sleep(0)
             self._group.apply_retention()
-            self._group.shelf.evict(self._streams_loaded_max, EVICT_SLICE)
+            self._group.loaded.evict(self._streams_loaded_max, EVICT_SLICE)
             await asyncio.sleep(EXPIRE_INTERVAL_S)
 
     async def _delete_blobs(self) -> None:
         """Deletes blobs whose last reference is durably gone. One that cannot be deleted now is left to `gc`."""
-        discarded = self._group.shelf.blobs_discarded
+        discarded = self._group.loaded.blobs_discarded
         for _ in range(DELETE_SLICE):
             if not discarded or discarded[0][0] > self._group.log.synced or self.held():
                 return
@@ -80,7 +80,7 @@ class Upkeep:
     async def _until_checkpoint(self) -> None:
         """The interval, or less when many streams were created: a listing walks those the catalog does not know yet."""
         left_s = self._checkpoint_interval_s
-        while left_s > 0 and len(self._group.shelf.unlisted) < UNLISTED_MAX:
+        while left_s > 0 and len(self._group.loaded.unlisted) < UNLISTED_MAX:
             step_s = min(left_s, EXPIRE_INTERVAL_S)
             await asyncio.sleep(step_s)
             left_s -= step_s

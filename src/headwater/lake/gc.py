@@ -21,7 +21,7 @@ import msgspec
 
 from headwater.lake.names import SNAPSHOTS, data_prefix, snapshot_owner
 from headwater.lake.store import ObjectStore, Stored
-from headwater.world import Erasure, LakeLedger, Pending, Swept
+from headwater.ports import Erasure, GcFiles, LakeGcResult, Pending
 
 _SLICE_COUNT = 256
 _BREATH_S = 0.000_05
@@ -84,17 +84,17 @@ def _old(listed: Iterator[Stored], before_ms: int, check: Check) -> list[Stored]
     return found
 
 
-def plan(listing: Listing, group: int, ledger: LakeLedger, pending: Pending, before_ms: int, check: Check) -> Plan:
+def plan(listing: Listing, group: int, lake_files: GcFiles, pending: Pending, before_ms: int, check: Check) -> Plan:
     """What goes. `pending` must have been gathered after the listing was made, and before this looks at the catalog."""
-    known = ledger.files()
-    unused = ledger.unused() - pending.files
+    known = lake_files.files()
+    unused = lake_files.unused() - pending.files
     table = listing.table
     ours = {path for path in table if path.startswith(data_prefix(group))}
     # Committed, but never logged: a crash or a lost answer came between, and the records settled again elsewhere.
     stray = {path for path in ours if path not in known and path not in pending.files and table[path] <= before_ms}
     leaving = (unused & ours) | stray
     noted = {name: dead_ms for name in unused if (dead_ms := known.get(name)) is not None}
-    erasure = ledger.erasure()
+    erasure = lake_files.erasure()
     return Plan(
         sorted(leaving),
         sorted(leaving | (unused - noted.keys())),
@@ -104,7 +104,7 @@ def plan(listing: Listing, group: int, ledger: LakeLedger, pending: Pending, bef
             for stored in listing.data
             if stored.key not in known and stored.key not in table and stored.key not in pending.files
         ],
-        [stored for stored in _breathing(listing.snapshots, check) if not _meant(stored.key, ledger, pending)],
+        [stored for stored in _breathing(listing.snapshots, check) if not _meant(stored.key, lake_files, pending)],
         listing.leftovers,
         erasure if erasure is not None and erasure.at_ms <= before_ms else None,
     )
@@ -118,10 +118,10 @@ def _breathing(stored: list[Stored], check: Check) -> Iterator[Stored]:
             time.sleep(_BREATH_S)
 
 
-def _meant(key: str, ledger: LakeLedger, pending: Pending) -> bool:
+def _meant(key: str, lake_files: GcFiles, pending: Pending) -> bool:
     """True for a blob that a stream refers to, and for what does not look like a snapshot of ours."""
     owner = snapshot_owner(key)
-    return owner is None or key in pending.blobs or ledger.refers(owner[1], key)
+    return owner is None or key in pending.blobs or lake_files.refers(owner[1], key)
 
 
 def carry_out(
@@ -129,21 +129,21 @@ def carry_out(
     store: ObjectStore,
     leave_table: Callable[[list[str]], None],
     cut_log: Callable[[int], None],
-    ledger: LakeLedger,
+    lake_files: GcFiles,
     now_ms: int,
     check: Check,
-) -> Swept:
+) -> LakeGcResult:
     """Does what was planned, in an order that a crash may cut anywhere. Raises StoreError; the rest stays for later."""
     if chosen.leaving:
         leave_table(chosen.leaving)
     if chosen.dying:
-        ledger.bury(chosen.dying, now_ms)
+        lake_files.bury(chosen.dying, now_ms)
     size = 0
     for name in chosen.dead:
         check()
         size += store.head(name) or 0
         store.delete(name)
-        ledger.forget([name])
+        lake_files.forget([name])
     for stored in chain(chosen.orphans, chosen.snapshots, chosen.leftovers):
         check()
         store.delete(stored.key)
@@ -151,12 +151,12 @@ def carry_out(
     if chosen.erasure is not None:
         check()
         cut_log(chosen.erasure.version)
-        ledger.end_erasure(chosen.erasure)
+        lake_files.end_erasure(chosen.erasure)
     return swept(chosen, size)
 
 
-def swept(chosen: Plan, size_bytes: int) -> Swept:
-    return Swept(
+def swept(chosen: Plan, size_bytes: int) -> LakeGcResult:
+    return LakeGcResult(
         len(chosen.leaving),
         len(chosen.dead),
         len(chosen.orphans),

@@ -22,7 +22,7 @@ _COLUMNS = ("path", "size_bytes", "modification_time", "num_records", "min.group
 
 
 class Counted(Protocol):
-    """The catalog, as far as it is counted here (see `catalog.ledger`)."""
+    """The catalog, as far as it is counted here (see `catalog.lake_files`)."""
 
     def position(self) -> int: ...
     def counts(self) -> dict[str, int]: ...

@@ -16,9 +16,9 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from headwater.lake.arrow_file import PyFile
 from headwater.lake.layout import PRUNED_BY, SCHEMA, NewFile, statistics
 from headwater.lake.names import data_prefix
-from headwater.lake.pyfile import PyFile
 from headwater.lake.store import Data, LakeDamaged, ObjectStore, StoreError, check_key
 from headwater.lake.writer import SORTED_BY, in_order
 

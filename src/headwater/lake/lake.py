@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from headwater.lake.names import data_prefix
 from headwater.lake.store import LakeDamaged, ObjectMissing, ObjectStore, StoreError
 from headwater.model.extents import Extent, Records, Run, Stretch
-from headwater.world import BlobsUnavailable, Clock, LakeLedger, Pending, Relocated, Rng, Swept
+from headwater.ports import BlobsUnavailable, Clock, GcFiles, LakeGcResult, Pending, Relocated, Rng
 
 if TYPE_CHECKING:
     from headwater.lake.cache import DiskCache
@@ -50,13 +50,13 @@ class DeltaLake:
         clock: Clock,
         rng: Rng,
         disk: DiskCache | None = None,
-        courtesy: Callable[[], bool] = lambda: False,
+        append_pressure: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`courtesy` says whether others need the processors more than reads do, from any thread."""
+        """`append_pressure` says whether others need the processors more than reads do, from any thread."""
         self._store = store
         self._cache_bytes_max = cache_bytes_max
         self._disk = disk
-        self._courtesy = courtesy
+        self._append_pressure = append_pressure
         self._clock = clock
         self._rng = rng
         self._lock = threading.Lock()
@@ -165,8 +165,8 @@ class DeltaLake:
         _translated(lambda: reader.stretch(extent, extent.start, extent.start, commas))
 
     def sweep(
-        self, group: int, ledger: LakeLedger, pending: Callable[[], Pending], grace_ms: int, check: Callable[[], None]
-    ) -> Swept:
+        self, group: int, lake_files: GcFiles, pending: Callable[[], Pending], grace_ms: int, check: Callable[[], None]
+    ) -> LakeGcResult:
         from headwater.lake import gc
 
         def committed() -> dict[str, int]:
@@ -178,11 +178,11 @@ class DeltaLake:
         def cut_log(below: int) -> None:
             self._opened().cut_log(below)
 
-        def run() -> Swept:
+        def run() -> LakeGcResult:
             now_ms = self._clock.now_ms()
             listing = gc.survey(self._store, group, committed, now_ms - grace_ms, check)
-            chosen = gc.plan(listing, group, ledger, pending(), now_ms - grace_ms, check)
-            done = gc.carry_out(chosen, self._store, leave_table, cut_log, ledger, now_ms, check)
+            chosen = gc.plan(listing, group, lake_files, pending(), now_ms - grace_ms, check)
+            done = gc.carry_out(chosen, self._store, leave_table, cut_log, lake_files, now_ms, check)
             self._forget([*chosen.dead, *(stored.key for stored in chosen.orphans)])
             return done
 
@@ -212,7 +212,8 @@ class DeltaLake:
                 from headwater.lake.cache import MemoryCache
                 from headwater.lake.reader import Reader
 
-                self._reader = Reader(self._store, MemoryCache(self._cache_bytes_max), self._disk, self._courtesy)
+                memory = MemoryCache(self._cache_bytes_max)
+                self._reader = Reader(self._store, memory, self._disk, self._append_pressure)
             return self._reader
 
 

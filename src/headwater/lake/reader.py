@@ -23,10 +23,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from headwater.lake.arrow_file import PyFile
 from headwater.lake.cache import DiskCache, MemoryCache
 from headwater.lake.columns import BREATH_S
 from headwater.lake.layout import SERVED
-from headwater.lake.pyfile import PyFile
 from headwater.lake.store import Data, LakeDamaged, ObjectMissing, ObjectStore
 from headwater.model.extents import Extent, Stretch
 
@@ -81,12 +81,12 @@ class Reader:
         store: ObjectStore,
         cache: MemoryCache,
         disk: DiskCache | None = None,
-        courtesy: Callable[[], bool] = lambda: False,
+        append_pressure: Callable[[], bool] = lambda: False,
     ) -> None:
         self._store = store
         self._cache = cache
         self._disk = disk
-        self._courtesy = courtesy
+        self._append_pressure = append_pressure
         self._idle = _Idle()
 
     def records(self, extent: Extent, from_offset: int, to_offset: int) -> Columns:
@@ -290,7 +290,7 @@ class Reader:
         columns, about = list(names), opened.metadata.row_group(number)
         with self._told(file, number):
             # One thread: the engine decides how many cold reads run at once.
-            if about.total_byte_size < 2 * _PIECE_BYTES or not self._courtesy():
+            if about.total_byte_size < 2 * _PIECE_BYTES or not self._append_pressure():
                 return opened.read_row_group(number, columns=columns, use_threads=False)
             rows = min(max(about.num_rows * _PIECE_BYTES // about.total_byte_size, 1), _PIECE_ROWS_MAX)
             pieces = []

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from headwater.model.events import Event
-from headwater.world import LogFailure
+from headwater.ports import LogFailure
 
 
 class NullLog:

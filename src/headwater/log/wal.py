@@ -24,10 +24,10 @@ from queue import Empty, SimpleQueue
 from time import monotonic
 
 from headwater.log import entries, frames
-from headwater.log.copy import WalCopy
-from headwater.log.recovery import TORN, list_files, read_file
+from headwater.log.wal_copy import WalCopy
+from headwater.log.wal_recovery import TORN, list_files, read_file
 from headwater.model.events import Event
-from headwater.world import BROKEN, LogFailure
+from headwater.ports import BROKEN, LogFailure
 
 _SLAB_BYTES = 4 << 20
 _ZEROS = bytes(1 << 20)

@@ -32,8 +32,8 @@ def engine_gauges(engine: Engine) -> list[Gauge]:
 
     found = [
         Gauge("appends", "Appends accepted since the start.", lambda: _appends(engine), True),
-        total("streams_loaded", "Streams whose metadata is in memory.", lambda one: len(one.group.shelf.streams)),
-        total("hot_bytes", "Memory taken by records that are not in the lake.", lambda one: one.group.shelf.hot_bytes),
+        total("streams_loaded", "Streams whose metadata is in memory.", lambda one: len(one.group.loaded.by_key)),
+        total("hot_bytes", "Memory taken by records that are not in the lake.", lambda one: one.group.loaded.hot_bytes),
         total("log_tail_position", "Log position after the newest event.", lambda one: one.group.log.tail, True),
         total("log_synced_position", "Position up to which the log is synced.", lambda one: one.group.log.synced, True),
         total("log_failed", "Logs that acknowledge nothing any more.", lambda one: int(one.group.failed)),

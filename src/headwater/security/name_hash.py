@@ -14,8 +14,8 @@ import hmac
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from pathlib import Path
 
+from headwater.ports import Rng
 from headwater.security.secret_file import read_secret, write_secret
-from headwater.world import Rng
 
 FILE_NAME = "receipt-key"
 _HEADER = "headwater-receipt-key 1"

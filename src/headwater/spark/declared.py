@@ -21,10 +21,10 @@ from urllib.parse import urlsplit
 import msgspec
 
 from headwater.spark.folding import BadFold, Fold
-from headwater.spark.objects import Place
+from headwater.spark.job_runs import JobRefused
+from headwater.spark.lake_place import Place
 from headwater.spark.options import BadOptions, for_streaming
 from headwater.spark.quarantine import Allowed
-from headwater.spark.runs import JobRefused
 
 SOURCE = "source"
 NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")

@@ -16,21 +16,21 @@ from contextlib import contextmanager
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from headwater.spark import typed
+from headwater.spark import typed_rows
 from headwater.spark.declared import SOURCE, Loaded, Stream, Table
+from headwater.spark.derived_tables import DerivedTable, arrow_schema, compact, output, read
 from headwater.spark.failures import cause, no_connect
 from headwater.spark.folding import BadFold, load_function
+from headwater.spark.job_runs import DONE, FINDINGS, JobRefused, Progress, recorded, silent
 from headwater.spark.jobs.derive import Derivation, follow
 from headwater.spark.jobs.fold import fold
 from headwater.spark.jobs.route import SELECTING, route
 from headwater.spark.matching import job_match
 from headwater.spark.node import Node, Seen
 from headwater.spark.options import parse
-from headwater.spark.parts import Output, write_parts
 from headwater.spark.planning import head_of
 from headwater.spark.quarantine import Allowed
-from headwater.spark.runs import DONE, FINDINGS, JobRefused, Progress, recorded, silent
-from headwater.spark.tables import DerivedTable, arrow_schema, compact, output, read
+from headwater.spark.table_parts import Output, write_parts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -279,8 +279,8 @@ class Running:
         def transform(rows: DataFrame) -> DataFrame:
             first = lineage[0]
             kept = rows.withColumn("payload", rows["payload"].cast("string"))
-            kept = kept.drop("content_type") if first.any_content_type else typed.only_json(kept)
-            frame = typed.typed_frame(kept, self._schemas[first.name], first.day_from)
+            kept = kept.drop("content_type") if first.any_content_type else typed_rows.only_json(kept)
+            frame = typed_rows.typed_frame(kept, self._schemas[first.name], first.day_from)
             for before, table in pairwise(lineage):
                 frame = self._computed(table, {before.name: frame})
             return self._sql(stream.sql, {stream.from_: frame})
@@ -328,7 +328,7 @@ class Running:
         if days:
             frame = _of_days(frame, days)
         schema = arrow_schema(frame.schema)
-        by = tuple(name for name in typed.PARTITION_BY if name in schema.names)
+        by = tuple(name for name in typed_rows.PARTITION_BY if name in schema.names)
         if added is None:
             outputs = [Output(place, schema, by)]
         else:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from headwater.spark.runs import JobRefused
+from headwater.spark.job_runs import JobRefused
 from headwater.spark.sending import SinkFailed
 
 if TYPE_CHECKING:

@@ -14,13 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headwater.lake.store import StoreError
-from headwater.spark import vault
-from headwater.spark.jobs.erase import holdings, parts_of
-from headwater.spark.node import Node
-from headwater.spark.objects import Place
-from headwater.spark.options import BadOptions, parse
-from headwater.spark.rewrite import File, Listing, listed
-from headwater.spark.runs import (
+from headwater.spark import backup_store
+from headwater.spark.backup_store import BACKUPS, OBJECTS
+from headwater.spark.derived_tables import DerivedTable, read
+from headwater.spark.job_runs import (
     DONE,
     FINDINGS,
     RUNS_MAX,
@@ -32,8 +29,11 @@ from headwater.spark.runs import (
     recorded,
     silent,
 )
-from headwater.spark.tables import DerivedTable, read
-from headwater.spark.vault import BACKUPS, OBJECTS
+from headwater.spark.jobs.erase import holdings, parts_of
+from headwater.spark.lake_place import Place
+from headwater.spark.node import Node
+from headwater.spark.options import BadOptions, parse
+from headwater.spark.rewrite import File, Listing, listed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -98,7 +98,7 @@ def _look(found: list[Finding], blind: list[str], place: Place, look: Any) -> No
 
     try:
         found += look()
-    except (StoreError, JobRefused, vault.Damaged, OSError) as error:
+    except (StoreError, JobRefused, backup_store.Damaged, OSError) as error:
         blind.append(f"{place.url}: {error}")
     except spark_errors() as error:
         blind.append(f"{place.url}: {cause(error)}")
@@ -150,7 +150,7 @@ def _in_table(spark: SparkSession, place: Place, kind: str, bucket: str, name: s
 def _in_backups(spark: SparkSession, node: Node, place: Place, bucket: str, name: str) -> Iterator[Finding]:
     """By rows of the stream in a backup's files, or its name in what a backup has of catalog and log."""
     store = place.store()
-    manifests = {one: vault.read(store, one) for one in vault.names(store)}
+    manifests = {one: backup_store.read(store, one) for one in backup_store.names(store)}
     objects = {item.key: item for manifest in manifests.values() for item in manifest.objects}
     files = [
         File(f"{OBJECTS}/{key}", item.bytes, 0, 0, 0, 0, 0) for key, item in objects.items() if key.endswith(".parquet")
@@ -169,7 +169,7 @@ def _in_backups(spark: SparkSession, node: Node, place: Place, bucket: str, name
             yield Finding("backup", f"{place.url} {BACKUPS}/{one}", what)
 
 
-def _documents(store: Any, manifest: vault.Manifest) -> Iterator[bytes]:
+def _documents(store: Any, manifest: backup_store.Manifest) -> Iterator[bytes]:
     """Catalog and log in pieces; the end of each comes again with the next, for what lies across."""
     for document in manifest.documents:
         kept = b""

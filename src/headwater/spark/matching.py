@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import logging
 
+from headwater.spark.job_runs import JobRefused
 from headwater.spark.node import Node, NodeError
 from headwater.spark.options import Options
-from headwater.spark.runs import JobRefused
 from headwater.spark.selection import Selection
 
 log = logging.getLogger("headwater.spark")

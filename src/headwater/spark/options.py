@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from headwater.errors import BadName
 from headwater.model.glob import ANY_DEPTH_MAX, PATTERN_BYTES_MAX
 from headwater.model.names import bucket_of, flat_key, stream_of
+from headwater.spark.lake_place import Place
 from headwater.spark.node import Node, Seen
-from headwater.spark.objects import Place
 from headwater.spark.offsets import GROUP, Offset, offset_of
 from headwater.spark.selection import Selection
 

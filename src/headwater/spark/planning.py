@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 
 from headwater.lake.store import ObjectMissing, StoreRefused
 from headwater.model.lineage import Incarnation
-from headwater.spark.lakefile import LakeFile
+from headwater.spark.lake_file import LakeFile
+from headwater.spark.lake_place import Place
 from headwater.spark.node import DataLoss, LogChanged, Node, NodeError, NodeRefused, Seen
-from headwater.spark.objects import Place
 from headwater.spark.offsets import Offset
 from headwater.spark.options import EARLIEST, LATEST, BadOptions, Options
 from headwater.spark.ranges import FAR, File, Piece, Range, reach, share_out

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from headwater.spark.runs import JobRefused
+from headwater.spark.job_runs import JobRefused
 
 
 class Allowed(NamedTuple):

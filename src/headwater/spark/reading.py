@@ -20,9 +20,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headwater.lake.store import ObjectMissing, ObjectStore
-from headwater.spark.lakefile import LakeFile, extents_of, live_mask, spans
+from headwater.spark.lake_file import LakeFile, extents_of, live_mask, spans
+from headwater.spark.lake_place import Place, place_of
 from headwater.spark.node import DataLoss, LogChanged, Node, NodeError, NodeRefused
-from headwater.spark.objects import Place, place_of
 from headwater.spark.ranges import File, Piece, Range, file_of
 from headwater.spark.selection import Selection
 

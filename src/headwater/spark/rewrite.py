@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 
 from headwater.lake.layout import SCHEMA
-from headwater.lake.sorted import write_sorted
+from headwater.lake.sorted_writer import write_sorted
 from headwater.lake.store import StoreError
 from headwater.lake.writer import LZ4, SORTED_BY, ZSTD
-from headwater.spark.lakefile import LakeFile, extents_of, live_mask, spans
+from headwater.spark.job_runs import JobRefused, Progress
+from headwater.spark.lake_file import LakeFile, extents_of, live_mask, spans
+from headwater.spark.lake_place import Place, place_of
 from headwater.spark.node import Node, NodeRefused
-from headwater.spark.objects import Place, place_of
-from headwater.spark.runs import JobRefused, Progress
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 from headwater.model.glob import Patterns, literal_prefix
 from headwater.model.names import DEFAULT_BUCKET
 from headwater.model.subscriptions import path_of
+from headwater.spark.job_runs import RUNS_BUCKET
 from headwater.spark.node import Node
-from headwater.spark.runs import RUNS_BUCKET
 
 SPELLED_MAX = 1_000
 NAMES_ASKED = 1_000

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import xxhash
 
+from headwater.spark.job_runs import RUNS_BUCKET
 from headwater.spark.node import Node, NodeRefused
-from headwater.spark.runs import RUNS_BUCKET
 
 KEPT_S = 30 * 86_400
 """A node forgets producers that were idle for longer than `producer_idle_ms`, a week by default: these last longer."""

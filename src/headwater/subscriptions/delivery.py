@@ -20,11 +20,11 @@ from headwater.errors import Failure, LogUnavailable, StaleEpoch, TooManyProduce
 from headwater.model import subscriptions as model
 from headwater.model.commands import Append, Producer
 from headwater.model.subscriptions import WEBHOOK, LinkRow, Subscription, Wake
+from headwater.ports import Rng
 from headwater.subscriptions.keys import Keys
 from headwater.subscriptions.registry import Registry
 from headwater.subscriptions.streams import Streams
 from headwater.subscriptions.webhooks import DeliveryFailed, DeliveryQueue, Reply
-from headwater.world import Rng
 
 log = structlog.get_logger("headwater.subscriptions")
 

@@ -18,8 +18,8 @@ from pathlib import Path
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from headwater.ports import Rng
 from headwater.security.secret_file import read_secret, write_secret
-from headwater.world import Rng
 
 FILE_NAME = "webhook-keys"
 _HEADER = "headwater-keys 1"

@@ -15,9 +15,9 @@ from heapq import heappop, heappush
 import msgspec
 import structlog
 
-from headwater.engine import signal
 from headwater.engine.group import Group
-from headwater.engine.live import LiveStream
+from headwater.engine.loaded_stream import LoadedStream
+from headwater.engine.outcome_future import OutcomeFuture
 from headwater.engine.pending_answers import Outcome
 from headwater.errors import (
     Failure,
@@ -30,12 +30,12 @@ from headwater.errors import (
 from headwater.model import offsets
 from headwater.model import subscriptions as model
 from headwater.model.subscriptions import WEBHOOK, Config, LinkRow, Shown, Subscription
+from headwater.ports import Rng
 from headwater.subscriptions.delivery import Client, Deliveries
 from headwater.subscriptions.keys import Keys
 from headwater.subscriptions.registry import Registry, encode
 from headwater.subscriptions.streams import Streams
 from headwater.subscriptions.targets import TargetRefused
-from headwater.world import Rng
 
 SUBSCRIPTIONS_MAX = 100_000
 SHOWN_STREAMS_MAX = 10_000
@@ -73,17 +73,6 @@ class Bearer(msgspec.Struct, frozen=True):
     token: str
     wake_id: str | None
     generation: int | None
-
-
-class Signal(signal.Signal):
-    """A waiter for what has to succeed."""
-
-    async def wait(self) -> Outcome:
-        """Returns once the outcome is durable. Raises the failure that it turned out to be."""
-        outcome = await super().wait()
-        if isinstance(outcome, Failure):
-            raise outcome
-        return outcome
 
 
 class _Then:
@@ -126,10 +115,10 @@ class Manager:
         if not self.registry.by_uid:
             return
         # What became of a stream may have been durable just before the end, and what it meant for subscriptions not.
-        shelf = self.group.shelf
-        for sid, key in list(shelf.removed.items()):
+        loaded = self.group.loaded
+        for sid, key in list(loaded.removed.items()):
             self._lose(model.path_of(key), sid)
-        for stream in list(shelf.streams.values()):
+        for stream in list(loaded.by_key.values()):
             if stream.soft_deleted:
                 self._lose(model.path_of(stream.key), stream.sid)
             elif stream.tail > stream.fork_at:
@@ -145,7 +134,7 @@ class Manager:
                 self.deliveries.issued(sub, sub.wake.wake_id)
             self.follow(sub)
 
-    def _recall(self, stream: LiveStream) -> None:
+    def _recall(self, stream: LoadedStream) -> None:
         path = model.path_of(stream.key)
         for sub in self.registry.members(path):
             link = sub.links.get(path)
@@ -165,7 +154,7 @@ class Manager:
 
     # ---- what the group tells -----------------------------------------------------------------------------------
 
-    def grown(self, stream: LiveStream, start: int) -> None:
+    def grown(self, stream: LoadedStream, start: int) -> None:
         registry = self.registry
         if not registry.by_uid:
             return
@@ -180,7 +169,7 @@ class Manager:
             # One it is not linked to yet is older than the stream, unless the walk is still to come by.
             self._grew(sub, known[1], stream, stream.fork_at if sub.settled else start)
 
-    def _grew(self, sub: Subscription, path: str, stream: LiveStream, linked_at: int) -> None:
+    def _grew(self, sub: Subscription, path: str, stream: LoadedStream, linked_at: int) -> None:
         try:
             link = sub.links.get(path)
             if link is None or link.sid != stream.sid:
@@ -192,7 +181,7 @@ class Manager:
         if sub.wake is None:
             self._look_later(sub)
 
-    def deleted(self, stream: LiveStream) -> None:
+    def deleted(self, stream: LoadedStream) -> None:
         self._members.pop(stream.sid, None)
         self._lose(model.path_of(stream.key), stream.sid)
 
@@ -216,9 +205,9 @@ class Manager:
 
     async def durable(self) -> None:
         """Returns once everything decided so far is durable: answers that rest on it may leave."""
-        signal = Signal()
-        self.group.after_pending(signal)
-        await signal.wait()
+        future = OutcomeFuture()
+        self.group.after_pending(future)
+        await future.success()
 
     async def create(self, name: str, config: Config, streams: list[str], base_url: str) -> tuple[Subscription, bool]:
         """The subscription and whether it is new. On return what existed before is linked, and all of it durable."""
@@ -238,12 +227,12 @@ class Manager:
         if len(self.registry.by_id) >= SUBSCRIPTIONS_MAX:
             raise TooManySubscriptions(SUBSCRIPTIONS_MAX)
         uid = self.rng.token(8).hex()
-        signal = Signal()
-        self.note(model.Created(uid, name, config, base_url, self.registry.generation(name), rows), signal)
+        future = OutcomeFuture()
+        self.note(model.Created(uid, name, config, base_url, self.registry.generation(name), rows), future)
         sub = self.registry.by_uid[uid]
         if not sub.settled:
             self._walk(sub)
-        await signal.wait()
+        await future.success()
         await self._walked(sub)
         await self.durable()
         return sub, True
@@ -253,10 +242,10 @@ class Manager:
         if sub is None:
             await self.durable()
             return
-        signal = Signal()
-        self.note(model.Removed(sub.uid), signal)
+        future = OutcomeFuture()
+        self.note(model.Removed(sub.uid), future)
         self.deliveries.forget(sub)
-        await signal.wait()
+        await future.success()
 
     async def add_streams(self, name: str, paths: list[str]) -> None:
         self.find(name)
@@ -264,35 +253,35 @@ class Manager:
         sub = self.find(name)
         rows = [row for row in rows if (link := sub.links.get(row[0])) is None or not link.explicit]
         if rows:
-            signal = Signal()
-            self.note(model.Linked(sub.uid, rows, explicit=True), signal)
-            await signal.wait()
+            future = OutcomeFuture()
+            self.note(model.Linked(sub.uid, rows, explicit=True), future)
+            await future.success()
         await self.durable()
 
     async def remove_stream(self, name: str, path: str) -> None:
         sub = self.find(name)
         event = model.unlink(sub, path)
         if event is not None:
-            signal = Signal()
-            self.note(event, signal)
+            future = OutcomeFuture()
+            self.note(event, future)
             self.try_note(model.abandon(sub))
-            await signal.wait()
+            await future.success()
         await self.durable()
 
     async def claim(self, name: str, worker: str) -> Claim:
         sub = self.find(name)
         events = model.claim(sub, worker, self._wake_id(), self._now_ms())
-        signal = Signal()
+        future = OutcomeFuture()
         for event in events[:-1]:
             self.note(event)
-        self.note(events[-1], signal)
+        self.note(events[-1], future)
         current = sub.wake
         if current is None:
             raise RuntimeError(f"subscription {name} was claimed without a wake")
         self.wakes_count += len(events) > 1
         generation = sub.generation
         infos, _, _ = self.infos(sub)
-        await signal.wait()
+        await future.success()
         token = self.keys.token(sub.uid, generation, current.wake_id)
         return Claim(current.wake_id, generation, token, infos, sub.config.lease_ms)
 
@@ -300,19 +289,19 @@ class Manager:
         """Moves cursors and renews the lease, or ends it when `done`. Returns whether another wake follows at once."""
         sub = self.find(name)
         event = model.acknowledge(sub, self._shown(sub, bearer), acks, done, self.streams.tail, self._now_ms())
-        signal = Signal()
-        self.note(event, signal)
+        future = OutcomeFuture()
+        self.note(event, future)
         following = done and self.wake(sub)
-        await signal.wait()
+        await future.success()
         return following
 
     async def release(self, name: str, bearer: Bearer) -> None:
         sub = self.find(name)
         event = model.release(sub, self._shown(sub, bearer), self._now_ms())
-        signal = Signal()
-        self.note(event, signal)
+        future = OutcomeFuture()
+        self.note(event, future)
         self.wake(sub)
-        await signal.wait()
+        await future.success()
 
     def _shown(self, sub: Subscription, bearer: Bearer) -> Shown:
         current = sub.wake
@@ -365,13 +354,13 @@ class Manager:
             if fresh:
                 self.note(model.Linked(sub.uid, fresh))
         if sub.uid in self.registry.by_uid:
-            signal = Signal()
-            self.note(model.Linked(sub.uid, [], complete=True), signal)
-            await signal.wait()
+            future = OutcomeFuture()
+            self.note(model.Linked(sub.uid, [], complete=True), future)
+            await future.success()
 
     # ---- wakes --------------------------------------------------------------------------------------------------
 
-    def note(self, event: model.Event, waiter: Signal | _Then | None = None) -> None:
+    def note(self, event: model.Event, waiter: OutcomeFuture | _Then | None = None) -> None:
         """Logs an event and makes it true. Raises LogUnavailable, and then nothing has happened."""
         self.group.note(self.registry.name, encode(event), waiter)
         sub = self.registry.by_uid.get(event.uid)

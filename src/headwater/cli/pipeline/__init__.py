@@ -34,8 +34,8 @@ def status(
 ) -> None:
     """Show the last runs of jobs against this node, newest last."""
     with telling():
+        from headwater.spark.job_runs import last_runs
         from headwater.spark.node import Node
-        from headwater.spark.runs import last_runs
 
         runs = last_runs(Node(url, token, IMPATIENCE_S), count)
     for run in runs:

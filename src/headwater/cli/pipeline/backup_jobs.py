@@ -51,7 +51,7 @@ def backup(
 
     def job(spark: Any, node: Any, tell: Any) -> dict[str, object]:
         from headwater.spark.jobs.backup import backup
-        from headwater.spark.objects import Place
+        from headwater.spark.lake_place import Place
 
         return backup(spark, node, to=Place(to, endpoint, region), hold_ms=hold_ms, progress=tell)
 
@@ -83,7 +83,7 @@ def restore(
     """Make a data directory and a lake from a backup, and check them. Both must be empty; then start a node on them."""
     with telling():
         from headwater.spark.jobs.restore import planned, restore
-        from headwater.spark.objects import Place
+        from headwater.spark.lake_place import Place
 
         place = Place(source, endpoint, region)
         if list_only:

@@ -23,8 +23,8 @@ from headwater.cli.progress import progress
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from headwater.spark.job_runs import Progress
     from headwater.spark.node import Node
-    from headwater.spark.runs import Progress
 
 Url = Annotated[
     str,
@@ -126,8 +126,8 @@ def telling() -> Iterator[None]:
     """A failure is printed with what to do about it and becomes the exit code."""
     from headwater.lake.store import StoreError
     from headwater.spark.failures import advice
+    from headwater.spark.job_runs import JobRefused
     from headwater.spark.node import NodeError
-    from headwater.spark.runs import JobRefused
     from headwater.spark.session import SparkMissing
 
     try:

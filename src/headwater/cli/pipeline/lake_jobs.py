@@ -199,8 +199,8 @@ def erase(
 
 def _check_receipt(url: str, token: str | None, stream: str, file: Path) -> None:
     with telling():
+        from headwater.spark.job_runs import JobRefused
         from headwater.spark.node import Node
-        from headwater.spark.runs import JobRefused
 
         try:
             found = json.loads(file.read_bytes())["stream_hash"]

@@ -117,7 +117,7 @@ def derive(
 
     def job(spark, node, progress):
         from headwater.spark.jobs.derive import derive as work
-        from headwater.spark.objects import Place
+        from headwater.spark.lake_place import Place
 
         def place(given: str) -> Place:
             s3 = given.startswith("s3://")

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from headwater.config import Settings
 from headwater.doors import faults
-from headwater.doors.http import outflow
+from headwater.doors.http import large_writes
 from headwater.doors.http.exchange import Exchange, Streamer, Upstream
 from headwater.doors.http.respond import Responder
 from headwater.doors.http.slices import Slicer
@@ -217,7 +217,7 @@ class Connection(asyncio.Protocol):
 
     def write(self, data: bytes | memoryview) -> None:
         if self._transport is not None and not self._closing:
-            outflow.put(self._transport, data)
+            large_writes.put(self._transport, data)
 
     def after_others(self, act: Callable[[], None]) -> None:
         """Has `act` called when whatever else is ready has had its turn."""

@@ -13,14 +13,14 @@ from headwater.config import Settings
 from headwater.doors.http import headers as parse
 from headwater.doors.http import sse
 from headwater.doors.http.exchange import Exchange
-from headwater.doors.http.live import SLICE_BYTES, LongPoll, ReadPump, SseFeed
+from headwater.doors.http.live_reads import SLICE_BYTES, LongPoll, ReadPump, SseFeed
 from headwater.doors.http.origin import base_url
 from headwater.doors.http.respond import Responder, path_of
 from headwater.doors.http.slices import Work
 from headwater.engine.engine import Engine
-from headwater.engine.live import LiveStream
+from headwater.engine.loaded_stream import LoadedStream
 from headwater.engine.pending_answers import Outcome
-from headwater.engine.reads import Cold, Slice, plan
+from headwater.engine.read_plan import Cold, Slice, plan
 from headwater.errors import BadBody, BadHeader, BadQuery, Failure, MethodNotAllowed, StreamReplaced
 from headwater.model import cursor as cursors
 from headwater.model import json_mode, moments, offsets
@@ -28,7 +28,7 @@ from headwater.model.commands import Append, Create, Delete, Fork
 from headwater.model.events import Appended, Created
 from headwater.model.offsets import NOW, START
 from headwater.model.stream import Unchanged
-from headwater.world import Clock, Rng
+from headwater.ports import Clock, Rng
 
 _CACHE_MAX = 4096
 _READ_QUERY = ("offset", "live", "cursor", "max_bytes")
@@ -81,9 +81,9 @@ class DurableStreams:
 
     def _settled(self, exchange: Exchange, key: str, act: Callable[[], None]) -> None:
         """Runs a read once no creation or deletion of its stream is under way."""
-        if self._engine.unsettled(key):
+        if self._engine.unpublished(key):
             exchange.when(lambda _: act())
-            self._engine.after_settled(key, exchange)
+            self._engine.after_published(key, exchange)
         else:
             act()
 
@@ -352,12 +352,12 @@ class DurableStreams:
             return
         ReadPump(exchange, head, self._engine, part)
 
-    def _cursor(self, theirs: str | None, stream: LiveStream) -> int:
+    def _cursor(self, theirs: str | None, stream: LoadedStream) -> int:
         jitter = 1 + self._rng.below(cursors.JITTER_INTERVALS_MAX) if theirs else 1
         return cursors.answer(theirs, self._clock.now_ms(), jitter, stream.sid)
 
     def _long_poll(
-        self, exchange: Exchange, stream: LiveStream, offset: int, bytes_max: int, cursor: str | None
+        self, exchange: Exchange, stream: LoadedStream, offset: int, bytes_max: int, cursor: str | None
     ) -> None:
 
         def first(part: Slice) -> None:
@@ -394,7 +394,7 @@ class DurableStreams:
         else:
             exchange.empty(204, answer)
 
-    def _sse(self, exchange: Exchange, stream: LiveStream, offset: int, cursor: str | None) -> None:
+    def _sse(self, exchange: Exchange, stream: LoadedStream, offset: int, cursor: str | None) -> None:
         start = plan(stream, offset, 1)
         begin = start.offset if isinstance(start, Cold) else start.start
         answer = sse.headers(exchange.request.version)
@@ -431,7 +431,7 @@ class DurableStreams:
         self.sse_open -= 1
 
 
-def tail_etag(stream: LiveStream) -> str:
+def tail_etag(stream: LoadedStream) -> str:
     return f'"{stream.sid}:{stream.visible}{":c" if stream.closed_visible else ""}"'
 
 

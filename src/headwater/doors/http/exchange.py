@@ -17,7 +17,7 @@ from headwater.doors.http.slices import Slicer, Work
 from headwater.doors.http.wire import Request
 from headwater.engine.pending_answers import Outcome
 from headwater.errors import Failure, MethodNotAllowed, NoSuchRoute, Overloaded
-from headwater.world import BlobsUnavailable
+from headwater.ports import BlobsUnavailable
 
 T = TypeVar("T")
 _running: set[asyncio.Task[None]] = set()

@@ -17,8 +17,8 @@ from collections.abc import Callable
 
 from headwater.config import Settings
 from headwater.doors.http import headers as parse
-from headwater.doors.http.batch import Batches
 from headwater.doors.http.buckets import Buckets
+from headwater.doors.http.bulk_append import Batches
 from headwater.doors.http.durable_streams import DurableStreams
 from headwater.doors.http.exchange import Exchange
 from headwater.doors.http.snapshots import Snapshots

@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from headwater.config import Settings
 from headwater.doors.http import headers as parse
 from headwater.doors.http.exchange import Exchange
-from headwater.doors.http.live import SLICE_BYTES, BodyPump
+from headwater.doors.http.live_reads import SLICE_BYTES, BodyPump
 from headwater.doors.http.origin import redirect
 from headwater.doors.http.respond import header, path_of
 from headwater.engine.engine import Engine
-from headwater.engine.live import LiveStream
+from headwater.engine.loaded_stream import LoadedStream
 from headwater.engine.pending_answers import Outcome
 from headwater.errors import (
     BadQuery,
@@ -35,7 +35,7 @@ from headwater.model.commands import PublishSnapshot
 from headwater.model.forks import ColdOffset
 from headwater.model.row import Snapshot
 from headwater.model.stream import decide_snapshot
-from headwater.world import Blobs, Rng
+from headwater.ports import Blobs, Rng
 
 BOOTSTRAP_BYTES_MAX = 128 * 1024 * 1024
 """Retained updates in one bootstrap; a client reads the rest as an ordinary stream."""
@@ -111,7 +111,7 @@ class Snapshots:
 
     # ---- reading ------------------------------------------------------------------------------------------------
 
-    def _latest(self, exchange: Exchange, stream: LiveStream) -> None:
+    def _latest(self, exchange: Exchange, stream: LoadedStream) -> None:
         snapshot = stream.snapshot
         if snapshot is None:
             raise SnapshotNotFound
@@ -120,13 +120,13 @@ class Snapshots:
         exchange.empty(307, [("Location", location), *_facts(stream, snapshot), ("Cache-Control", "no-store")])
 
     @staticmethod
-    def _visible(stream: LiveStream, offset: int) -> Snapshot:
+    def _visible(stream: LoadedStream, offset: int) -> Snapshot:
         snapshot = stream.snapshot
         if snapshot is None or snapshot.offset != offset:
             raise SnapshotNotFound
         return snapshot
 
-    async def _read(self, exchange: Exchange, stream: LiveStream, snapshot: Snapshot) -> None:
+    async def _read(self, exchange: Exchange, stream: LoadedStream, snapshot: Snapshot) -> None:
         body = await self._blob(snapshot)
         headers = [("Content-Type", snapshot.content_type), *_facts(stream, snapshot), ("Cache-Control", "no-store")]
         self._answer(exchange, headers, len(body), iter((body,)))
@@ -138,7 +138,7 @@ class Snapshots:
             # Superseded while it was being read.
             raise SnapshotNotFound from None
 
-    async def _bootstrap(self, exchange: Exchange, stream: LiveStream) -> None:
+    async def _bootstrap(self, exchange: Exchange, stream: LoadedStream) -> None:
         while True:
             snapshot = stream.snapshot
             try:
@@ -207,7 +207,7 @@ def _part_head(boundary: str, content_type: str, first: bool) -> bytes:
     return b"%b--%b\r\n%b\r\n" % (b"" if first else b"\r\n", boundary.encode(), header("Content-Type", content_type))
 
 
-def _facts(stream: LiveStream, snapshot: Snapshot) -> list[tuple[str, str]]:
+def _facts(stream: LoadedStream, snapshot: Snapshot) -> list[tuple[str, str]]:
     """Spec 2.5. `Stream-Next-Offset` is where reading goes on behind the snapshot."""
     current = stream.visible == snapshot.offset
     facts = [

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from binascii import b2a_base64
 
-from headwater.engine.reads import Slice
+from headwater.engine.read_plan import Slice
 from headwater.model.json_mode import array
 
 KEEP_ALIVE = b"2\r\n:\n\r\n"

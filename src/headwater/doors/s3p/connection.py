@@ -15,8 +15,8 @@ import msgspec
 
 from headwater.doors import faults
 from headwater.doors.s3p import outcomes, replies
-from headwater.doors.s3p.alone import Alone, Reading, Trimming
 from headwater.doors.s3p.commands import Append, Command, Create, Delete, Read, Trim
+from headwater.doors.s3p.exclusive import Alone, Reading, Trimming
 from headwater.doors.s3p.replies import Failure as Refusal
 from headwater.doors.s3p.shared import Server
 from headwater.doors.s3p.wire import Parser

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 from headwater import __version__
 from headwater.lake.store import ObjectStore, StoreError, probe
-from headwater.spark import vault
-from headwater.spark.moving import Wanted, move
+from headwater.spark import backup_store
+from headwater.spark.backup_store import BACKUPS, FORMAT, OBJECTS, Document, Item, Manifest
+from headwater.spark.job_runs import JobRefused, Progress, recorded, silent
+from headwater.spark.lake_place import Place, place_of
 from headwater.spark.node import Node, NodeError, NodeRefused
-from headwater.spark.objects import Place, place_of
-from headwater.spark.proof import prove
-from headwater.spark.runs import JobRefused, Progress, recorded, silent
-from headwater.spark.vault import BACKUPS, FORMAT, OBJECTS, Document, Item, Manifest
+from headwater.spark.object_copies import Wanted, move
+from headwater.spark.start_check import prove
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -78,7 +78,7 @@ def backup(
             )
         items += [Item(one.key, one.bytes, one.digest) for one in moved]
         _require_there(store, items)
-        name = vault.new_id(began_ms)
+        name = backup_store.new_id(began_ms)
         documents = [_put(store, name, data, path) for path in _documents(facts)]
         manifest = Manifest(
             FORMAT,
@@ -92,7 +92,7 @@ def backup(
             sorted(items, key=lambda item: item.key),
         )
         _part(node, facts, "")
-        vault.write(store, manifest)
+        backup_store.write(store, manifest)
     return {
         "backup": name,
         "to": store.uri,
@@ -172,9 +172,9 @@ def _require_apart(lake: Place, target: Place) -> None:
 def _known(store: ObjectStore) -> dict[str, Item]:
     """What the last backups vouch for. One that cannot be read vouches for nothing."""
     found: dict[str, Item] = {}
-    for name in vault.names(store)[-MANIFESTS_READ:]:
-        with suppress(vault.Damaged, JobRefused):
-            found.update((item.key, item) for item in vault.read(store, name).objects)
+    for name in backup_store.names(store)[-MANIFESTS_READ:]:
+        with suppress(backup_store.Damaged, JobRefused):
+            found.update((item.key, item) for item in backup_store.read(store, name).objects)
     return found
 
 
@@ -245,7 +245,7 @@ def _put(store: ObjectStore, name: str, data: Path, path: str) -> Document:
         while (body := file.read(PART_BYTES)) or not parts:
             key = f"{BACKUPS}/{name}/{path}.{len(parts):06d}"
             store.put(key, body)
-            parts.append(Item(key, len(body), vault.digest(body)))
+            parts.append(Item(key, len(body), backup_store.digest(body)))
             if len(body) < PART_BYTES:
                 break
     return Document(path, parts)

@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headwater.spark import rewrite as files
+from headwater.spark.job_runs import Progress, recorded, silent
 from headwater.spark.node import Node
 from headwater.spark.rewrite import Changed, File, Swapped, counted, listed, summed
-from headwater.spark.runs import Progress, recorded, silent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,17 +14,17 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from headwater.spark import typed
+from headwater.spark import typed_rows
+from headwater.spark.derived_tables import DerivedTable, compact
 from headwater.spark.failures import cause, no_connect
+from headwater.spark.job_runs import DONE, FINDINGS, JobRefused, Progress, recorded, silent
+from headwater.spark.lake_place import Place
 from headwater.spark.matching import job_match
-from headwater.spark.native import read_lake
+from headwater.spark.native_read import read_lake
 from headwater.spark.node import Node
-from headwater.spark.objects import Place
 from headwater.spark.options import BadOptions, parse
-from headwater.spark.parts import Output, Part, write_parts
 from headwater.spark.quarantine import Allowed
-from headwater.spark.runs import DONE, FINDINGS, JobRefused, Progress, recorded, silent
-from headwater.spark.tables import DerivedTable, compact
+from headwater.spark.table_parts import Output, Part, write_parts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,7 +58,7 @@ def derive(
     interval: str = "5 seconds",
     day_from: str | None = None,
     any_content_type: bool = False,
-    sample_rows: int = typed.SAMPLE_ROWS,
+    sample_rows: int = typed_rows.SAMPLE_ROWS,
     quarantined_max: int | str = 0,
     require_match: bool = False,
     progress: Progress = silent,
@@ -124,7 +124,7 @@ class Derivation:
         checkpoint: str | None,
         day_from: str | None = None,
         any_content_type: bool = False,
-        sample_rows: int = typed.SAMPLE_ROWS,
+        sample_rows: int = typed_rows.SAMPLE_ROWS,
         overwrite: bool = False,
     ) -> None:
         self._spark, self._node = spark, node
@@ -142,15 +142,15 @@ class Derivation:
         self._refuse_strangers()
         self.inferred = False
         if schema is not None:
-            self.schema = typed.parse_schema(schema)
+            self.schema = typed_rows.parse_schema(schema)
         elif self.owner is not None and not (overwrite and self.owner["inferred"]):
-            self.schema = typed.parse_schema(self.owner["schema"])
+            self.schema = typed_rows.parse_schema(self.owner["schema"])
             self.inferred = self.owner["inferred"]
         else:
-            self.schema = typed.infer(spark, self.rows(streaming=False), sample_rows)
+            self.schema = typed_rows.infer(spark, self.rows(streaming=False), sample_rows)
             self.inferred = True
-        typed.check_day(self.schema, day_from)
-        self.columns: pa.Schema = typed.table_schema(self.schema)
+        typed_rows.check_day(self.schema, day_from)
+        self.columns: pa.Schema = typed_rows.table_schema(self.schema)
 
     def rows(self, streaming: bool) -> DataFrame:
         """The records as the source gives them."""
@@ -159,12 +159,13 @@ class Derivation:
             defaults = {"startingoffsets": "earliest"} if "startingtimestamp" not in lower else {}
             if not any(name in lower for name in _LIMITS):
                 defaults["maxbytespertrigger"] = str(BATCH_BYTES)
-            read = self._spark.readStream.options(**(defaults | lower)).format("headwater").schema(typed.READ).load()
+            source = self._spark.readStream.options(**(defaults | lower)).format("headwater")
+            read = source.schema(typed_rows.READ).load()
         else:
             # All there is: planned now, and read by the JVM where it can.
             options = {name: lower[name] for name in lower if name not in (*_STREAMING, "url", "token")}
-            read = typed.as_read(read_lake(self._spark, self._node, **options))
-        return read.drop("content_type") if self._any_content_type else typed.only_json(read)
+            read = typed_rows.as_read(read_lake(self._spark, self._node, **options))
+        return read.drop("content_type") if self._any_content_type else typed_rows.only_json(read)
 
     # ---- in one go ------------------------------------------------------------------------------------------------
 
@@ -176,14 +177,14 @@ class Derivation:
                 "go on with that, or replace it for good with --overwrite",
             )
         owner = self._owner(None, BATCH_APP, False)
-        outputs = [Output(self.table.place, self.columns, typed.PARTITION_BY), self._unfit_output()]
+        outputs = [Output(self.table.place, self.columns, typed_rows.PARTITION_BY), self._unfit_output()]
         parts = self._parts(self.rows(streaming=False), outputs, self.columns)
         done = [table.done(BATCH_APP) for table in (self.table, self.quarantine)]
         number = max(time.time_ns() // 1_000_000, *(1 + (one or 0) for one in done))
         self._own(owner)
-        replaced = self.table.replace(parts[0], BATCH_APP, number, self.columns, typed.PARTITION_BY)
+        replaced = self.table.replace(parts[0], BATCH_APP, number, self.columns, typed_rows.PARTITION_BY)
         self._count(parts[0], replaced, "rows")
-        replaced = self.quarantine.replace(parts[1], BATCH_APP, number, typed.QUARANTINE, typed.PARTITION_BY)
+        replaced = self.quarantine.replace(parts[1], BATCH_APP, number, typed_rows.QUARANTINE, typed_rows.PARTITION_BY)
         self._count(parts[1], replaced, "quarantined")
         return self.summary(None)
 
@@ -223,8 +224,8 @@ class Derivation:
         if anew:
             self._own(owner)  # before there is a table: without an owner it would be a stranger's
         if not owner["replace"] or (owner["app"] is not None and self.table.done(owner["app"]) is not None):
-            self.table.ensure(self.columns, typed.PARTITION_BY)
-        self.quarantine.ensure(typed.QUARANTINE, typed.PARTITION_BY)
+            self.table.ensure(self.columns, typed_rows.PARTITION_BY)
+        self.quarantine.ensure(typed_rows.QUARANTINE, typed_rows.PARTITION_BY)
         if not anew:
             self._own(owner)  # after its columns were found to fit
         return owner
@@ -277,11 +278,11 @@ class Derivation:
             return
         replace = owner["replace"] and number == 0
         columns = self.columns if replace else self.table.schema
-        outputs = [Output(self.table.place, columns, typed.PARTITION_BY), self._unfit_output()]
+        outputs = [Output(self.table.place, columns, typed_rows.PARTITION_BY), self._unfit_output()]
         fitting, unfit = self._parts(frame, outputs, columns)
         if replace:
-            added = self.table.replace(fitting, app, number, columns, typed.PARTITION_BY)
-            set_aside = self.quarantine.replace(unfit, app, number, typed.QUARANTINE, typed.PARTITION_BY)
+            added = self.table.replace(fitting, app, number, columns, typed_rows.PARTITION_BY)
+            set_aside = self.quarantine.replace(unfit, app, number, typed_rows.QUARANTINE, typed_rows.PARTITION_BY)
         else:
             added = self.table.append(fitting, app, number)
             set_aside = self.quarantine.append(unfit, app, number)
@@ -292,11 +293,11 @@ class Derivation:
             self.tidy()
 
     def _unfit_output(self) -> Output:
-        return Output(self.quarantine.place, typed.QUARANTINE, typed.PARTITION_BY)
+        return Output(self.quarantine.place, typed_rows.QUARANTINE, typed_rows.PARTITION_BY)
 
     def _parts(self, rows: DataFrame, outputs: list[Output], columns: pa.Schema) -> tuple[list[Part], list[Part]]:
         found = write_parts(
-            typed.parsed(rows, self.schema, self._day_from), outputs, typed.Router(self.schema, columns)
+            typed_rows.parsed(rows, self.schema, self._day_from), outputs, typed_rows.Router(self.schema, columns)
         )
         return [part for part in found if part.output == 0], [part for part in found if part.output == 1]
 

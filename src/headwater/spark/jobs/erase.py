@@ -24,11 +24,7 @@ from headwater.lake.info import read_table
 from headwater.lake.names import DATA, SNAPSHOTS
 from headwater.lake.store import LakeDamaged, ObjectMissing
 from headwater.spark import rewrite as files
-from headwater.spark.lakefile import LakeFile, extents_of
-from headwater.spark.node import Node, NodeRefused
-from headwater.spark.objects import Place
-from headwater.spark.rewrite import Changed, File, Listing, Swapped, counted, listed, over_files, summed, told, watching
-from headwater.spark.runs import (
+from headwater.spark.job_runs import (
     DONE,
     FINDINGS,
     RUNS_BUCKET,
@@ -39,6 +35,10 @@ from headwater.spark.runs import (
     rewrite_runs,
     silent,
 )
+from headwater.spark.lake_file import LakeFile, extents_of
+from headwater.spark.lake_place import Place
+from headwater.spark.node import Node, NodeRefused
+from headwater.spark.rewrite import Changed, File, Listing, Swapped, counted, listed, over_files, summed, told, watching
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

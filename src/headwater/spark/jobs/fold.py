@@ -27,6 +27,7 @@ import pyarrow.compute as pc
 from headwater.errors import BadName
 from headwater.model.names import DEFAULT_BUCKET, bucketed_key
 from headwater.spark import rewrite
+from headwater.spark.derived_tables import native_root
 from headwater.spark.folding import (
     JSON,
     BadFold,
@@ -40,16 +41,15 @@ from headwater.spark.folding import (
     load_function,
     media_type,
 )
-from headwater.spark.lakefile import LakeFile
+from headwater.spark.job_runs import DONE, FINDINGS, RUNS_BUCKET, JobRefused, Progress, recorded, silent
+from headwater.spark.lake_file import LakeFile
+from headwater.spark.lake_place import Place
 from headwater.spark.matching import job_match
 from headwater.spark.node import Node, NodeRefused
-from headwater.spark.objects import Place
 from headwater.spark.offsets import Offset
 from headwater.spark.options import BadOptions, parse
 from headwater.spark.planning import head_of
 from headwater.spark.resuming import resume
-from headwater.spark.runs import DONE, FINDINGS, RUNS_BUCKET, JobRefused, Progress, recorded, silent
-from headwater.spark.tables import native_root
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

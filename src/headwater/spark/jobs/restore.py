@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headwater.lake.store import ObjectMissing, ObjectStore, StoreError, probe
-from headwater.spark import vault
+from headwater.spark import backup_store
+from headwater.spark.backup_store import OBJECTS, Manifest
+from headwater.spark.job_runs import JobRefused, Progress, recorded, silent
 from headwater.spark.jobs.backup import some
-from headwater.spark.moving import Wanted, move
-from headwater.spark.objects import Place
-from headwater.spark.proof import prove
+from headwater.spark.lake_place import Place
+from headwater.spark.object_copies import Wanted, move
 from headwater.spark.rewrite import parallelism, told
-from headwater.spark.runs import JobRefused, Progress, recorded, silent
-from headwater.spark.vault import OBJECTS, Manifest
+from headwater.spark.start_check import prove
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -94,10 +94,10 @@ def listed(source: Place | str) -> list[dict[str, Any]]:
     """The backups that are there, oldest first. A damaged one is listed too, with `damage`. Raises JobRefused."""
     store = _opened(Place(source) if isinstance(source, str) else source)
     found: list[dict[str, Any]] = []
-    for name in vault.names(store):
+    for name in backup_store.names(store):
         try:
-            manifest = vault.read(store, name)
-        except (vault.Damaged, JobRefused) as error:
+            manifest = backup_store.read(store, name)
+        except (backup_store.Damaged, JobRefused) as error:
             found.append({"backup": name, "damage": str(error)})
             continue
         contents = manifest.contents
@@ -113,7 +113,7 @@ def listed(source: Place | str) -> list[dict[str, Any]]:
 def _opened(origin: Place) -> ObjectStore:
     try:
         store = origin.store()
-        store.head(f"{vault.BACKUPS}/none")
+        store.head(f"{backup_store.BACKUPS}/none")
     except StoreError as error:
         raise JobRefused(f"{origin.url} cannot be read: {error.reason}") from error
     return store
@@ -134,7 +134,7 @@ def planned(source: Place | str, data: str | Path, lake: Place | str, backup: st
     data = Path(data).absolute()
     place = lake if isinstance(lake, Place) else Place(str(data / "lake") if lake == AUTO else lake)
     store = _opened(origin)
-    manifest = vault.chosen(store, backup)
+    manifest = backup_store.chosen(store, backup)
     if manifest.groups != 1:
         raise JobRefused(f"backup {manifest.id} is of {manifest.groups} groups; this version restores backups of one")
     if data.exists() and (not data.is_dir() or any(data.iterdir())):
@@ -164,7 +164,7 @@ def _put_documents(store: ObjectStore, manifest: Manifest, staging: Path, progre
     for number, (path, part) in enumerate(parts):
         try:
             body = store.get(part.key)
-            found = vault.digest(body)
+            found = backup_store.digest(body)
         except ObjectMissing:
             body, found = b"", "none: it is missing"
         if found != part.digest:

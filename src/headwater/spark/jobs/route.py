@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headwater.spark.failures import failed, refused, spark_errors
+from headwater.spark.job_runs import JobRefused, Progress, recorded, silent
 from headwater.spark.matching import job_match
 from headwater.spark.node import Node
 from headwater.spark.options import BadOptions, parse
-from headwater.spark.runs import JobRefused, Progress, recorded, silent
 from headwater.spark.sink import start_stream
 
 if TYPE_CHECKING:

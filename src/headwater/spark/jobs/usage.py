@@ -17,11 +17,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headwater.spark.lakefile import LakeFile, extents_of, live_mask, spans
+from headwater.spark.job_runs import JobRefused, Progress, recorded, silent
+from headwater.spark.lake_file import LakeFile, extents_of, live_mask, spans
+from headwater.spark.lake_place import Place
 from headwater.spark.node import Node
-from headwater.spark.objects import Place
 from headwater.spark.rewrite import File, listed, over_files, told, watching
-from headwater.spark.runs import JobRefused, Progress, recorded, silent
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

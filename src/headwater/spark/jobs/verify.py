@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headwater.lake.info import read_table
 from headwater.lake.names import DATA
-from headwater.spark import audit
-from headwater.spark.audit import Look
+from headwater.spark import lake_checks
+from headwater.spark.job_runs import DONE, FINDINGS, Progress, recorded, silent
+from headwater.spark.lake_checks import Look
 from headwater.spark.node import Node
 from headwater.spark.rewrite import File, Listing, listed, over_files, told, watching
-from headwater.spark.runs import DONE, FINDINGS, Progress, recorded, silent
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -85,7 +85,7 @@ def _look(spark: SparkSession, node: Node, look: Look, progress: Progress) -> _S
 
     listed(node)  # takes a checkpoint: the catalog knows of everything that is settled by now
     one = spark.range(0, 1, 1, 1)
-    streams = one.mapInArrow(partial(audit.streams, node), audit.LINES).persist(StorageLevel.DISK_ONLY)
+    streams = one.mapInArrow(partial(lake_checks.streams, node), lake_checks.LINES).persist(StorageLevel.DISK_ONLY)
     try:
         with watching(spark, progress, "tasks"), told("verify"):
             sums = (
@@ -108,15 +108,15 @@ def _look(spark: SparkSession, node: Node, look: Look, progress: Progress) -> _S
             if sums["forks"]:
                 lines = lines.unionByName(_needs(streams))
             if sums["snapshots"]:
-                lines = lines.unionByName(one.mapInArrow(partial(audit.blobs, listing.place), audit.LINES))
+                lines = lines.unionByName(one.mapInArrow(partial(lake_checks.blobs, listing.place), lake_checks.LINES))
             if listing.files:
-                work = partial(audit.files, node, listing.place, listing.group, look)
-                lines = lines.unionByName(over_files(spark, listing.files, work, audit.LINES))
+                work = partial(lake_checks.files, node, listing.place, listing.group, look)
+                lines = lines.unionByName(over_files(spark, listing.files, work, lake_checks.LINES))
             sid_max = -1 if sums["sid_max"] is None else sums["sid_max"]
             reports = (
                 lines.repartition("incarnation")
                 .sortWithinPartitions("incarnation", "kind", "start", "end")
-                .mapInArrow(partial(audit.joints, look, sid_max), audit.REPORT)
+                .mapInArrow(partial(lake_checks.joints, look, sid_max), lake_checks.REPORT)
                 .collect()
             )
     finally:
@@ -125,7 +125,7 @@ def _look(spark: SparkSession, node: Node, look: Look, progress: Progress) -> _S
     for row in reports:
         if row["counts"] is None:
             finding = Finding(row["kind"], row["subject"], row["what"])
-            findings[finding] = audit.files_in(row["file"]), row["incarnation"]
+            findings[finding] = lake_checks.files_in(row["file"]), row["incarnation"]
         else:
             for name, value in json.loads(row["counts"]).items():
                 totals[name] = totals.get(name, 0) + value
@@ -162,12 +162,13 @@ def _needs(streams: DataFrame) -> DataFrame:
         if step.isEmpty():
             break
         found = found.unionByName(step)
+    known = {"kind": F.lit(lake_checks.NEED).cast("long"), "incarnation": F.col("incarnation"), "start": F.col("start")}
     return found.select(
         *(
-            {"kind": F.lit(audit.NEED).cast("long"), "incarnation": F.col("incarnation"), "start": F.col("start")}.get(
-                field.name, F.lit(None).cast("long" if field.name in audit.NUMBERS else "string")
+            known.get(
+                field.name, F.lit(None).cast("long" if field.name in lake_checks.NUMBERS else "string")
             ).alias(field.name)
-            for field in audit.LINE
+            for field in lake_checks.LINE
         )
     )
 

@@ -1,0 +1,299 @@
+"""What the data pipeline asks about the lake's files and what streams let go of, and the swap of files for others.
+
+Owns `/__headwater/lake/files`, `/extents`, `/streams`, `/swap` and `/__headwater/groups/0/losses`. Never reads records,
+and never works on the event loop: catalog, table and Arrow are for two threads of its own, so that flushes and
+checkpoints wait for none of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from itertools import chain
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from headwater.doors.http import headers as parse
+from headwater.doors.http.admin.pipeline import ARROW
+from headwater.doors.http.exchange import Exchange
+from headwater.doors.http.routes import Routes
+from headwater.engine.checkpoint import checkpoint
+from headwater.engine.flush import Flusher
+from headwater.engine.group import Group
+from headwater.engine.loaded_stream import LoadedStream
+from headwater.engine.swap import Swapper
+from headwater.errors import BadBody, BadQuery, LogUnavailable, Overloaded
+from headwater.model import json_mode, offsets
+from headwater.model.extents import Extent
+from headwater.model.names import bucket_of, stream_of
+from headwater.model.row import StreamRow
+
+THREADS = 2
+WAITING_MAX = 16
+"""Calls at work or waiting for a thread; more are answered 503."""
+SWAPS_WAITING_MAX = 8
+"""At work or waiting: one is done at a time. More are answered 503."""
+FILES_MAX = 1_000
+EXTENTS_MAX = 2_000_000
+"""Of one answer: about 60 MB."""
+STREAMS_DEFAULT, STREAMS_MAX = 10_000, 100_000
+LOSSES_DEFAULT, LOSSES_MAX = 1_000, 10_000
+LOSSES_SLICE = 5_000
+SID_MAX = (1 << 63) - 1
+
+T = TypeVar("T")
+
+
+class Files(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    files: list[str]
+
+
+class Swap(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    remove: list[str]
+    add: list[str]
+
+
+_swap_asked = msgspec.json.Decoder(Swap).decode
+_files_asked = msgspec.json.Decoder(Files).decode
+
+
+class Loss(msgspec.Struct, frozen=True):
+    bucket: str
+    stream: str
+    incarnation: int
+    position: int
+    """Log position of the newest record that the stream let go of."""
+    at: int
+    """Log position at which it did, at the latest."""
+    earliest: str
+    """Offset of the oldest record it has left."""
+
+    @classmethod
+    def of(cls, stream: StreamRow | LoadedStream) -> Loss:
+        key = stream.key
+        at = stream.lost_at or stream.position
+        return cls(bucket_of(key), stream_of(key), stream.sid, stream.lost_position, at, offsets.show(stream.earliest))
+
+
+class Book(Protocol):
+    """The catalog as it is read here (see `catalog.lake_files`)."""
+
+    def live_rows(self) -> dict[str, int]: ...
+    def extents_count(self, files: list[str]) -> int: ...
+    def extents_in(self, file: str) -> list[Extent]: ...
+    def streams_after(self, sid: int, count_max: int) -> list[StreamRow]: ...
+    def losses(self, after: int, count_max: int) -> list[StreamRow]: ...
+    def close(self) -> None: ...
+
+
+class LakeCalls:
+    def __init__(
+        self,
+        group: Group,
+        flusher: Flusher,
+        swapper: Swapper,
+        book: Callable[[], Book],
+        table: Callable[[], dict[str, Any]],
+        place: dict[str, str | None],
+        unused_ms_max: int,
+    ) -> None:
+        self._group = group
+        self._flusher = flusher
+        self._swapper = swapper
+        self._book = book
+        """Opens the catalog for reading. Called in a thread."""
+        self._table = table
+        """The table's files (see `lake.layout.FileInfo`). Called in a thread."""
+        self._place = place
+        self._unused_ms_max = unused_ms_max
+        """How long an object that nothing refers to may still be there, while the node runs."""
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="lake-call")
+        self._waiting = 0
+        self._swaps_waiting = 0
+
+    def register(self, routes: Routes) -> None:
+        routes.call("/__headwater/lake/files", self._files)
+        routes.call("/__headwater/lake/extents", self._extents)
+        routes.call("/__headwater/lake/streams", self._streams)
+        routes.call("/__headwater/lake/swap", self._swap)
+        routes.call("/__headwater/groups/0/losses", self._losses)
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    # ---- files --------------------------------------------------------------------------------------------------
+
+    def _files(self, exchange: Exchange, rest: bytes, query: bytes) -> None:
+        """`GET …/files`: takes a checkpoint, then tells of every file that holds settled records."""
+        exchange.only(b"GET", rest)
+        exchange.run(self._answer_files(exchange))
+
+    async def _answer_files(self, exchange: Exchange) -> None:
+        await self._flusher.follow()
+        async with self._flusher.relocating:  # between catalog and table of a swap they say different things
+            # Before the checkpoint: what is settled by now is in the catalog after it.
+            position = self._group.lake_position()
+            await self._checkpoint()
+            exchange.reply(await self._thread(lambda: self._list(exchange, position)))
+
+    def _list(self, exchange: Exchange, position: int) -> bytes:
+        from headwater.lake.listing import list_files
+
+        with closing(self._book()) as book:
+            live = book.live_rows()
+        try:
+            files = list_files(self._table() if live else {}, live)
+        except KeyError as missing:
+            self._group.catalog.table_behind = True  # whoever took it out: the next call finds it back
+            raise Overloaded(f"the table does not hold {missing}; headwater lake verify tells more") from None
+        facts = {
+            "group": 0,
+            "log": self._group.lineage.log,
+            "incarnation": self._group.lineage.newest.id,
+            "lake_position": position,
+            "lake": self._place,
+            "unused_ms_max": self._unused_ms_max,
+            "files": files,
+        }
+        return exchange.responder.json(200, facts, exchange.request.keep_alive)
+
+    async def _checkpoint(self) -> None:
+        if self._group.log.failure is not None:
+            raise LogUnavailable(self._group.log.failure.reason)
+        try:
+            await checkpoint(self._group)
+        except Exception as error:
+            raise Overloaded(f"the checkpoint failed ({error})") from error
+
+    # ---- extents and streams ------------------------------------------------------------------------------------
+
+    def _extents(self, exchange: Exchange, rest: bytes, query: bytes) -> None:
+        """`POST …/extents`: which rows of the named files are live, as Arrow IPC."""
+        exchange.only(b"POST", rest)
+        try:
+            files = _files_asked(exchange.request.body).files
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            why = json_mode.fault(error, exchange.request.body)
+            raise BadBody(f'expected {{"files": […]}} ({why})') from None
+        if len(files) > FILES_MAX:
+            raise BadBody(f"at most {FILES_MAX} files in one request")
+        exchange.run(self._answer_extents(exchange, sorted(set(files))))
+
+    async def _answer_extents(self, exchange: Exchange, files: list[str]) -> None:
+        def tell() -> bytes:
+            from headwater.lake.listing import encode_extents
+
+            with closing(self._book()) as book:
+                count = book.extents_count(files)
+                if count > EXTENTS_MAX:
+                    why = f"these files have {count} extents, more than {EXTENTS_MAX} in one answer; name fewer"
+                    raise BadBody(why)
+                body = encode_extents(chain.from_iterable(_in_order(book, files)))
+            return _arrow(exchange, body)
+
+        exchange.reply(await self._thread(tell))
+
+    def _streams(self, exchange: Exchange, rest: bytes, query: bytes) -> None:
+        """`GET …/streams?after=SID&limit=N`: every stream in pages, as Arrow IPC."""
+        exchange.only(b"GET", rest)
+        wanted = parse.query(query, ("after", "limit"))
+        after = -1 if wanted.get("after", "-1") == "-1" else parse.whole(wanted, "after", 0, SID_MAX)
+        limit = min(parse.whole(wanted, "limit", STREAMS_DEFAULT, SID_MAX), STREAMS_MAX)
+        if not limit:
+            raise BadQuery("limit", "expected at least 1")
+        exchange.run(self._answer_streams(exchange, after, limit))
+
+    async def _answer_streams(self, exchange: Exchange, after: int, limit: int) -> None:
+        def tell() -> bytes:
+            from headwater.lake.listing import encode_streams
+
+            with closing(self._book()) as book:
+                rows = book.streams_after(after, limit)
+            more = [("Headwater-Next", str(rows[-1].sid))] if len(rows) == limit else []
+            return _arrow(exchange, encode_streams(rows), more)
+
+        exchange.reply(await self._thread(tell))
+
+    # ---- losses -------------------------------------------------------------------------------------------------
+
+    def _losses(self, exchange: Exchange, rest: bytes, query: bytes) -> None:
+        """`GET …/losses?after=P&limit=N`: streams that let go of records behind a position, by trim or retention."""
+        exchange.only(b"GET", rest)
+        wanted = parse.query(query, ("after", "limit"))
+        after = parse.whole(wanted, "after", 0, SID_MAX)
+        limit = min(parse.whole(wanted, "limit", LOSSES_DEFAULT, SID_MAX), LOSSES_MAX)
+        if not limit:
+            raise BadQuery("limit", "expected at least 1")
+        exchange.run(self._answer_losses(exchange, after, limit))
+
+    async def _answer_losses(self, exchange: Exchange, after: int, limit: int) -> None:
+        # Memory before the catalog: what a checkpoint moves from one to the other is seen in at least one of them.
+        fresh: dict[int, Loss] = {}
+        loaded = self._group.loaded
+        removed = set(loaded.removed)
+        streams = [*loaded.losing.values(), *loaded.lost.values()]
+        for at in range(0, len(streams), LOSSES_SLICE):
+            for stream in streams[at : at + LOSSES_SLICE]:
+                if stream.lost_position > after and not stream.soft_deleted:
+                    fresh[stream.sid] = Loss.of(stream)
+            await asyncio.sleep(0)
+
+        def tell() -> bytes:
+            with closing(self._book()) as book:
+                # As many more as memory may know better.
+                rows = book.losses(after, limit + 1 + len(fresh) + len(removed))
+            found = {row.sid: Loss.of(row) for row in rows if row.sid not in removed} | fresh
+            losses = sorted(found.values(), key=lambda loss: loss.position)
+            facts = {"losses": losses[:limit], "more": len(losses) > limit}
+            return exchange.responder.json(200, facts, exchange.request.keep_alive)
+
+        exchange.reply(await self._thread(tell))
+
+    # ---- swaps --------------------------------------------------------------------------------------------------
+
+    def _swap(self, exchange: Exchange, rest: bytes, query: bytes) -> None:
+        """`POST …/swap`: files with the same live rows take the place of others."""
+        exchange.only(b"POST", rest)
+        try:
+            asked = _swap_asked(exchange.request.body)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            why = json_mode.fault(error, exchange.request.body)
+            raise BadBody(f'expected {{"remove": […], "add": […]}} ({why})') from None
+        if not asked.remove:
+            raise BadBody("a swap removes at least one file")
+        if len(asked.remove) > FILES_MAX or len(asked.add) > FILES_MAX:
+            raise BadBody(f"at most {FILES_MAX} files of each kind in one swap")
+        if len({*asked.remove, *asked.add}) != len(asked.remove) + len(asked.add):
+            raise BadBody("a file is named twice")
+        exchange.run(self._answer_swap(exchange, asked))
+
+    async def _answer_swap(self, exchange: Exchange, asked: Swap) -> None:
+        if self._swaps_waiting >= SWAPS_WAITING_MAX:
+            raise Overloaded("too many swaps wait")
+        self._swaps_waiting += 1
+        try:
+            exchange.json(200, await self._swapper.swap(asked.remove, asked.add))
+        finally:
+            self._swaps_waiting -= 1
+
+    async def _thread(self, work: Callable[[], T]) -> T:
+        if self._waiting >= WAITING_MAX:
+            raise Overloaded("too many calls about the lake wait")
+        self._waiting += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+        finally:
+            self._waiting -= 1
+
+
+def _in_order(book: Book, files: list[str]) -> Iterator[list[Extent]]:
+    for file in files:
+        yield sorted(book.extents_in(file), key=lambda extent: (extent.row_group, extent.row_start))
+
+
+def _arrow(exchange: Exchange, body: bytes, more: list[tuple[str, str]] | None = None) -> bytes:
+    headers = [("Content-Type", ARROW), ("Cache-Control", "no-store"), *(more or ())]
+    return exchange.responder.full(200, headers, body, exchange.request.keep_alive)

@@ -1,0 +1,188 @@
+"""The lake read by Spark itself: `read_lake`, a batch read at the JVM's speed where Spark can reach the files.
+
+Owns the split of a read into files that Spark reads alone, and the rest: files with rows that no longer count, and
+what is not in the lake yet. Never returns other rows than `format("headwater")` does.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+
+from headwater.lake.layout import SCHEMA
+from headwater.lake.store import StoreError
+from headwater.model.glob import MANY, ONE, parse
+from headwater.model.names import DEFAULT_BUCKET
+from headwater.spark import options as asked
+from headwater.spark.job_runs import RUNS_BUCKET
+from headwater.spark.lake_place import Place
+from headwater.spark.node import Node
+from headwater.spark.options import Options
+from headwater.spark.planning import Plan, table_names
+from headwater.spark.ranges import Piece, Range
+from headwater.spark.reading import Task, Work, rows_of
+from headwater.spark.rows import KINDS, Shape, schema_of, stored
+from headwater.spark.selection import Selection
+from headwater.spark.source import plan_batch
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+_SPARK_TYPES = {"string": "string", "int64": "bigint", "int32": "int", "binary": "binary"}
+_STORED = ", ".join(f"`{field.name}` {_SPARK_TYPES[str(field.type)]}" for field in SCHEMA)
+_S3A = "org.apache.hadoop.fs.s3a.S3AFileSystem"
+
+
+def read_lake(spark: SparkSession, node: Node | str, **given: str) -> DataFrame:
+    """The rows that `format("headwater")` returns with these options (by the same names), for one pass or many.
+
+    It is planned when it is called: the frame is the same rows whenever it is used, as long as the lake's grace period
+    lasts. Raises BadOptions, DataLoss, NodeError or StoreError.
+    """
+    named = {"url": node} if isinstance(node, str) else {}
+    options = asked.for_batch({"url": node.url, **given} if isinstance(node, Node) else {**named, **given})
+    if isinstance(node, Node):
+        options = options._replace(node=node)
+    schema = schema_of(options.with_headers)
+    planned = plan_batch(options, stored(schema))
+    plain, sifted, tasks = _split(planned, _root(spark, planned.work.place))
+    frames = []
+    if plain:
+        frames.append(_native(spark, plain, planned.work, options))
+    for wanted, paths in sifted.items():
+        frames.append(_native(spark, paths, planned.work, options, wanted))
+    if tasks or not frames:
+        frames.append(_through_python(spark, planned.work, tasks, options))
+    return reduce(lambda one, other: one.unionByName(other), frames)
+
+
+def _split(planned: Plan, root: str | None) -> tuple[list[str], dict[Range, list[str]], list[Task]]:
+    """Files that Spark reads as they are, files of which it reads only some rows (in a range), and the rest."""
+    plain: list[str] = []
+    sifted: dict[Range, list[str]] = {}
+    rest: list[Task] = []
+    selection = planned.work.selection
+    names = {} if root is None or planned.work.place is None else _names(planned.work.place)
+    for task in planned.tasks:
+        left: list[Piece] = []
+        for piece in task.pieces:
+            known = names.get(piece.file.path, {})
+            if selection.rules_out(known.get):
+                continue
+            if root is None or piece.live is not None:
+                left.append(piece)
+            elif piece.part == 0:  # the other shares of a file are read with the first
+                path = f"{root}/{piece.file.path}"
+                # A comparison of names costs a tenth of the read: where a file's bounds answer it, none is made.
+                if piece.file.within(task.wanted) and not selection.needs(known.get):
+                    plain.append(path)
+                else:
+                    sifted.setdefault(task.wanted, []).append(path)
+        if left or task.hot is not None:
+            rest.append(task._replace(pieces=left, whole=None if len(left) < len(task.pieces) else task.whole))
+    return plain, sifted, rest
+
+
+def _names(place: Place) -> dict[str, dict[str, tuple[str, str]]]:
+    try:
+        return table_names(place)
+    except StoreError:
+        return {}  # it only saves work
+
+
+def _root(spark: SparkSession, place: Place | None) -> str | None:
+    """What the lake's paths begin with for Spark's own reader; None when it cannot read there."""
+    if place is None:
+        return None
+    root = None
+    if place.is_local:
+        path = unquote(urlsplit(place.url).path) if "://" in place.url else place.url
+        root = "file://" + os.path.abspath(path)
+    elif place.url.startswith("s3://") and _has_s3a(spark):
+        root = "s3a://" + place.url.removeprefix("s3://").rstrip("/")
+    # Spark would take these for patterns.
+    return None if root is None or set(root) & set("*?[]{}\\") else root
+
+
+def _has_s3a(spark: SparkSession) -> bool:
+    """Whether the jars for S3 are there. Spark Connect has no JVM to ask: then they are taken not to be."""
+    try:
+        jvm: Any = spark.sparkContext._jvm
+        jvm.java.lang.Class.forName(_S3A)
+    except Exception:
+        return False
+    return True
+
+
+def _native(
+    spark: SparkSession, paths: list[str], work: Work, options: Options, within: Range | None = None
+) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    # With a schema Spark does not open a file to find one.
+    frame = spark.read.schema(_STORED).parquet(*paths)
+    if within is not None:
+        frame = frame.where((F.col("position") > within.after) & (F.col("position") <= within.until))
+        frame = frame.where(_wanted(work.selection))
+    if work.trims is not None:
+        rows = [(int(sid), int(earliest)) for sid, earliest in zip(*work.trims, strict=True)]
+        gone = F.broadcast(spark.createDataFrame(rows, "trimmed bigint, earliest bigint"))
+        trimmed = (F.col("incarnation") == F.col("trimmed")) & (F.col("offset") < F.col("earliest"))
+        frame = frame.join(gone, trimmed, "left_anti")
+    names = schema_of(options.with_headers).fieldNames()
+    shown = {name: F.col(f"`{name}`") for name in KINDS if name != "timestamp"}
+    shown["timestamp"] = F.timestamp_millis(F.col("ts_ms")).alias("timestamp")
+    return frame.select(*(shown[name] for name in names))
+
+
+def _wanted(selection: Selection) -> Column:
+    """The choice of streams as Spark says it."""
+    from pyspark.sql import functions as F
+
+    if selection.minus is not None:
+        return _wanted(replace(selection, minus=None)) & ~_wanted(selection.minus)
+
+    bucket, stream = F.col("bucket"), F.col("stream")
+    if selection.streams is not None:
+        by_bucket: dict[str, list[str]] = {}
+        for name, one in sorted(selection.streams):
+            by_bucket.setdefault(name, []).append(one)
+        parts = [(bucket == name) & stream.isin(names) for name, names in by_bucket.items()]
+        return reduce(lambda one, other: one | other, parts)
+    if selection.bucket is not None:
+        return bucket == selection.bucket
+    if selection.pattern is not None:
+        plain = (bucket == DEFAULT_BUCKET) & (F.instr(stream, "/") == 0)
+        path = F.when(plain, stream).otherwise(F.concat(bucket, F.lit("/"), stream))
+        matched = F.concat(F.lit("/"), path).rlike(rf"\A{expression(selection.pattern)}\z")
+        own = selection.pattern.partition("/")[0] == RUNS_BUCKET
+        return matched if own else matched & (bucket != RUNS_BUCKET)
+    return bucket != RUNS_BUCKET
+
+
+def expression(pattern: str) -> str:
+    """The pattern as a regular expression, for Java's and Python's alike, over a path with a slash before it."""
+    kinds = {ONE: "/[^/]*", MANY: "(?:/[^/]*)*"}
+    return "".join(kinds[part] if isinstance(part, int) else "/" + re.escape(part) for part in parse(pattern))
+
+
+def _through_python(spark: SparkSession, work: Work, tasks: list[Task], options: Options) -> DataFrame:
+    """The rest, a task for each part: the parts travel with the function, and a row's number says which is whose."""
+    schema = schema_of(options.with_headers)
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        shape = Shape(schema)
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                for rows in rows_of(work, tasks[number]):
+                    yield from shape.batches(rows)
+
+    count = max(len(tasks), 1)
+    return spark.range(0, len(tasks), 1, count).mapInArrow(read, schema)
