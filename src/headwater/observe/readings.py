@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING
 from headwater.observe.metrics import Gauge
 
 if TYPE_CHECKING:
-    from headwater.cluster.forwarding import Forwarder
-    from headwater.cluster.handover import Handover
     from headwater.doors.http.durable_streams import DurableStreams
     from headwater.doors.http.server import HttpServer
     from headwater.doors.s3p.server import S3pServer
@@ -78,13 +76,6 @@ def s3p_gauges(s3p: S3pServer) -> list[Gauge]:
         Gauge("s3p_connections_open", "S3P connections.", lambda: len(s3p.connections)),
         Gauge("s3p_connections_refused", "S3P connections cut for lack of room.", lambda: s3p.refused_count, True),
         Gauge("s3p_reads_blocked", "S3P READs that wait for records.", lambda: s3p.blocked_count),
-    ]
-
-
-def member_gauges(forwarder: Forwarder, handover: Handover) -> list[Gauge]:
-    return [
-        Gauge("requests_forwarded", "Requests sent on to their owner.", lambda: forwarder.forwarded_count, True),
-        Gauge("connections_handed_over", "Connections sent on to their owner.", lambda: handover.sent_count, True),
     ]
 
 
