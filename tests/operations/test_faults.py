@@ -14,6 +14,7 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
+from headwater.catalog.sqlite import SqliteCatalog
 from headwater.doors.http import live_reads, many_streams_tail, sse
 from headwater.doors.http.bulk_append import Batches
 from headwater.doors.http.connection import Connection as HttpConnection
@@ -24,8 +25,7 @@ from headwater.doors.http.subscriptions import Subscriptions
 from headwater.doors.http.wire import RequestParser
 from headwater.doors.s3p import outcomes
 from headwater.doors.s3p import replies as s3p_replies
-from headwater.engine.group import Group
-from headwater.engine.loaded_streams import LoadedStreams
+from headwater.engine import group
 from headwater.engine.reads_by_id import ReadsById
 from tests.s3p.client import Client, Error
 from tests.support.here import Here
@@ -89,8 +89,8 @@ HANDLERS: dict[str, tuple[type, str, Callable[..., Any], tuple[str, str, dict[st
     "a read": (DurableStreams, "_catch_up", broken, ("GET", PATH, {}, b"")),
     "a creation": (DurableStreams, "_created", broken, ("PUT", PATH, TEXT, b"")),
     "an append's answer": (DurableStreams, "_appended", broken, ("POST", PATH + "-other", TEXT, b"x")),
-    "the engine under an append": (Group, "submit", broken, ("POST", PATH, TEXT, b"x")),
-    "the catalog": (LoadedStreams, "find", broken, ("GET", PATH + "-other", {}, b"")),
+    "the engine under an append": (group, "decide", broken, ("POST", PATH, TEXT, b"x")),
+    "the catalog": (SqliteCatalog, "load", broken, ("GET", PATH + "-other", {}, b"")),
     "a long-poll that times out": (
         DurableStreams, "_answer_long_poll", broken, ("GET", f"{PATH}?offset=now&live=long-poll", {}, b""),
     ),
@@ -233,17 +233,15 @@ def assert_internal(reply: object, events: list[Any]) -> None:
 
 @pytest.mark.parametrize(
     ("where", "name"),
-    [(outcomes, "replied"), (Group, "submit"), (LoadedStreams, "find")],
+    [(outcomes, "replied"), (group, "decide"), (SqliteCatalog, "load")],
     ids=["reply", "engine", "catalog"],
 )
 def test_a_fault_under_an_append_is_an_error_reply(
     node: Here, monkeypatch: pytest.MonkeyPatch, where: Any, name: str
 ) -> None:
     with s3p(node) as client, logged() as events:
-        server: Any = node.node._s3p
         with monkeypatch.context() as patched:
             patched.setattr(where, name, broken)
-            patched.setattr(server, "submit", server.group.submit)
             reply = client.append(b"elsewhere", b"x")
         assert_internal(reply, events)
         assert client.read(b"s") is not None  # the connection is as good as before
