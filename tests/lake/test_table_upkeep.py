@@ -50,6 +50,25 @@ def test_log_files_are_kept_for_their_time(lasting_store: ObjectStore) -> None:
     assert sum(name.endswith(".json") for name in log_names(lasting_store)) == 10
 
 
+def test_what_is_older_than_a_version_leaves_the_log_when_asked_and_the_table_stays_as_it_is(
+    lasting_store: ObjectStore,
+) -> None:
+    table, sleeper = LakeTable(lasting_store, checkpoint_every_count=4), LakeTable(lasting_store)
+    expected = commit_many(table, 6)
+    table.commit([], ["data/0/f2.parquet"], NOW_MS)
+    version = table.newest()
+    late = commit_many(table, 2, "late")
+    table.cut_log(version)
+    names = [name for name in log_names(lasting_store) if name[0].isdigit()]
+    assert min(names) == f"{version:020d}.json" and f"{version + 2:020d}.checkpoint.parquet" in names
+    table.cut_log(version)
+    assert [name for name in log_names(lasting_store) if name[0].isdigit()] == names, "there is nothing more to cut"
+    sleeper.commit([fake("woke")], [], NOW_MS)
+    expected = (expected | late | {"data/0/woke.parquet"}) - {"data/0/f2.parquet"}
+    for one in (table, sleeper, LakeTable(lasting_store)):
+        assert set(one.files()) == expected
+
+
 def test_checkpoints_leave_the_interpreter_free_while_they_wait_for_the_store(proxy: FaultProxy) -> None:
     """The proxy is Python in this very process: a call that kept the GIL while it waits would never be answered."""
     table = LakeTable(s3_store(proxy.endpoint, request_ms_max=3_000), checkpoint_every_count=2, log_kept_hours=0)

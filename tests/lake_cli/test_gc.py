@@ -8,8 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from headwater.lake.cache import DiskCache
+from headwater.lake.lake import DeltaLake
 from headwater.model.row import Snapshot
-from headwater.ports import Pending
+from headwater.ports import Erasure, Pending, SystemRng
 from tests.catalog import change, stream_row
 from tests.lake_cli import GRACE_MS, Farm
 
@@ -176,3 +178,44 @@ def test_a_crash_between_any_two_steps_leaves_work_for_the_next_run_and_nothing_
 def test_gc_of_an_empty_lake_makes_no_table(farm: Farm, tmp_path: Path) -> None:
     farm.sweep()
     assert not (tmp_path / "lake" / "_delta_log").exists()
+
+
+def test_the_log_of_the_table_loses_what_an_erasure_asked_for_after_the_grace_period(farm: Farm) -> None:
+    def names_it() -> bool:
+        log = (bytes(farm.store.get(stored.key)) for stored in farm.store.list("_delta_log"))
+        return any(b'stream\\":\\"777' in data for data in log)
+
+    farm.settle(777)
+    kept, _ = farm.settle(2)
+    farm.delete(777)
+    farm.sweep()
+    asked = Erasure(farm.lake.version(), farm.clock.now_ms())
+    farm.lake_files.ask_erasure(asked)
+    farm.sweep()
+    assert names_it() and farm.lake_files.erasure() == asked, "whoever planned on an older version has that long"
+    farm.clock.ms += GRACE_MS + 1
+    newer = Erasure(farm.lake.version(), farm.clock.now_ms())
+    farm.sweep()
+    assert not names_it() and farm.lake_files.erasure() is None
+    assert farm.in_table() == {kept}
+    farm.lake_files.ask_erasure(newer)
+    farm.lake_files.end_erasure(asked)
+    assert farm.lake_files.erasure() == newer, "one that was asked for meanwhile is not forgotten"
+
+
+def test_parts_at_hand_of_files_that_are_gone_go_with_them(tmp_path: Path) -> None:
+    farm = Farm(tmp_path)
+    disk = DiskCache(tmp_path / "cache", 1 << 20)
+    farm.lake = DeltaLake(farm.store, 1 << 20, farm.clock, SystemRng(), disk)
+    (dead, _), (kept, _) = farm.settle(1), farm.settle(2)
+    for file in (dead, kept):
+        disk.get(file, 0, 4, lambda: b"PAR1")
+    farm.delete(1)
+    farm.sweep()
+    farm.clock.ms += GRACE_MS + 1
+    assert len(list((tmp_path / "cache").iterdir())) == 2
+    assert farm.sweep().files_deleted == 1
+    assert len(list((tmp_path / "cache").iterdir())) == 1
+    disk.get(dead, 0, 4, lambda: b"PAR1")  # a read that had begun before ends now
+    farm.sweep()
+    assert disk.get(kept, 0, 4, lambda: b"none") == b"PAR1" and disk.get(dead, 0, 4, lambda: b"none") == b"none"
