@@ -1,5 +1,6 @@
 """Runs the code of a guide, piece by piece in the order of the page, in one process: Python, SQL and commands.
-It is started with a plan on standard input and ends at the first piece that fails. Each is told on standard error with its line of the page."""
+It is started with a plan on standard input and ends at the first piece that fails. Each piece is told on standard
+error with its line of the page."""
 
 from __future__ import annotations
 

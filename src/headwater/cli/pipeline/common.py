@@ -104,6 +104,8 @@ def sparked(name: str, master: str | None, **conf: str) -> Iterator[SparkSession
         raise refused(error) from error
     finally:
         spark.stop()
+
+
 def ended(summary: dict[str, object]) -> None:
     """Exit code 1 for a job that found something that somebody should look at."""
     if summary["outcome"] != "done":
