@@ -67,6 +67,9 @@ def test_agent_runs_go_from_an_empty_directory_to_a_picture_and_a_page_that_star
 
     table = pl.read_delta(str(demo / "tables" / "events"))
     assert {str(day) for day in table["day"]} == {"2026-06-01"}
+    asked = table.filter(pl.col("kind") == "tokens")
+    minutes = asked["at"].drop_nulls().dt.truncate("1m").n_unique()
+    assert f"{asked['tokens'].sum()} tokens in {minutes} minutes" in said
     picture = ElementTree.fromstring((demo / "tokens-per-minute.svg").read_text())
     names = [title.text or "" for title in picture.iter("{http://www.w3.org/2000/svg}title")]
     drawn = sum(int(name.rpartition(": ")[2].replace(",", "")) for name in names)
@@ -93,25 +96,40 @@ def test_agent_runs_go_from_an_empty_directory_to_a_picture_and_a_page_that_star
     assert (followed["status"], followed["tokens"]) == ("finished", str(first["tokens"].sum() + 1_005))
 
 
-def test_the_declared_example_runs_from_the_command_line_and_then_has_nothing_left_to_do(
-    node: Node, tmp_path: Path
-) -> None:
-    shutil.copytree(EXAMPLE, tmp_path / "example")
-    events = [
-        {"kind": "tokens", "at": f"2026-06-01T12:00:{n:02d}Z", "model": "large", "step": n, "tokens": 100 * n}
-        for n in range(30)
-    ]
-    assert node.request("PUT", "/v1/stream/runs/a", JSON, json.dumps(events).encode()).status == 201
+def test_the_declared_example_makes_of_the_same_events_what_the_script_makes(node: Node, tmp_path: Path) -> None:
+    shutil.copytree(EXAMPLE, tmp_path / "example", ignore=shutil.ignore_patterns("tables"))
+    script = tmp_path / "example" / "agent_runs.py"
+    said = printed(tmp_path, sys.executable, script, "--append", HEADWATER_URL=node.url)
+    assert "1571 events appended to 24 streams" in said
     command = (sys.executable, "-m", "headwater", "pipeline", "run", "declared", tmp_path / "example" / "pipeline.toml")
     told = json.loads(printed(tmp_path, *command, "--url", node.url, "--master", "local[2]"))
+    tables = tmp_path / "example" / "tables"
+    events = pl.read_delta(str(tables / "bronze" / "events")).filter(pl.col("kind") == "tokens")
     rows = {name: one["rows"] for name, one in told["tables"].items()}
-    assert rows == {"events": 30, "usage": 30, "per_minute": 1}
-    assert told["folds"][0]["published"] == 1
+    minutes = events["at"].dt.truncate("1m")
+    by_minute = events.select(minutes.alias("minute"), "model").unique()
+    assert rows == {"events": 1571, "usage": len(events), "per_minute": len(by_minute)}
+    assert told["folds"][0]["published"] == 24
+    gold = pl.read_delta(str(tables / "gold" / "per_minute"))
+    assert (gold["tokens"].sum(), gold["minute"].n_unique()) == (events["tokens"].sum(), minutes.n_unique())
+    costly = events.filter(pl.col("tokens") > 2500)
+    assert len(costly) > 0
     with node.connect() as connection:
-        alerts = read_messages(connection, "/v1/stream/alerts/large")
-    assert [alert["tokens"] for alert in alerts] == [2600, 2700, 2800, 2900]
-    gold = pl.read_delta(str(tmp_path / "example" / "tables" / "gold" / "per_minute"))
-    assert gold.select("tokens", "runs").rows() == [(43_500, 1)]
+        for model in set(costly["model"]):
+            alerts = read_messages(connection, f"/v1/stream/alerts/{model}")
+            assert [one["tokens"] for one in alerts] == costly.filter(pl.col("model") == model).sort("at")[
+                "tokens"
+            ].to_list()
+
+
+def test_an_example_started_with_a_python_that_lacks_headwater_says_which_one_to_take(tmp_path: Path) -> None:
+    # Without site packages there is neither headwater nor pyspark.
+    done = subprocess.run(
+        [sys.executable, "-S", EXAMPLE / "agent_runs.py", tmp_path / "demo"], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "run `make spark`, then this with .venv/bin/python" in done.stderr
+    assert not (tmp_path / "demo").exists()
 
 
 @pytest.mark.skipif(importlib.util.find_spec("grpc") is None, reason="Spark Declarative Pipelines need Spark Connect")

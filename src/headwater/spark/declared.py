@@ -200,7 +200,7 @@ def _run(path: Path) -> Any:
     except OSError:
         raise
     except Exception as error:  # whatever the user's file raises
-        raise JobRefused(f"{path.name} cannot be run: {error!r}") from error
+        raise JobRefused(f"{path.name} cannot be run: {type(error).__name__}: {error}") from error
 
 
 def _from_toml(document: dict[str, Any], file: str) -> Pipeline:

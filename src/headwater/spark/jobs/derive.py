@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from headwater.spark import typed_rows
 from headwater.spark.derived_tables import DerivedTable, compact
-from headwater.spark.failures import cause, no_connect
+from headwater.spark.failures import no_connect, refused, spark_errors
 from headwater.spark.job_runs import DONE, FINDINGS, JobRefused, Progress, recorded, silent
 from headwater.spark.lake_place import Place
 from headwater.spark.matching import job_match
@@ -196,17 +196,17 @@ class Derivation:
         write = self.rows(streaming=True).writeStream.foreachBatch(
             lambda frame, number: self._batch(frame, number, owner)
         )
-        from pyspark.errors import PySparkException
-
         try:
             return write.option("checkpointLocation", owner["checkpoint"]).trigger(**trigger).start()
-        except PySparkException as error:
-            raise JobRefused(cause(error)) from error
+        except spark_errors() as error:
+            raise refused(error) from error
 
     def _begin(self) -> dict[str, Any]:
         """Both tables are there with the right columns, and it is written down who derives them."""
         base = self._checkpoint_given
-        anew = self.owner is None or self._overwrite
+        # Without an app no batch was ever begun, so no row is lost with a checkpoint that could not be written.
+        begun = self.owner is not None and (self.owner["app"] is not None or self.owner["checkpoint"] is None)
+        anew = not begun or self._overwrite
         if base is None and anew:
             if not self.table.place.is_local:
                 raise JobRefused(
@@ -214,7 +214,7 @@ class Derivation:
                     "name a place that Spark can write with --checkpoint, such as a directory",
                 )
             base = f"{self.table.place.store().uri}/_headwater/checkpoint"
-        if self.owner is None or self._overwrite:
+        if self.owner is None or anew:
             # A folder of its own: an older one, if there is any, belongs to rows that go.
             place = f"{str(base).rstrip('/')}/{secrets.token_hex(8)}"
             owner = self._owner(place, None, self.table.exists())
@@ -373,7 +373,7 @@ def follow(queries: list[StreamingQuery], progress: Progress, counts: Mapping[st
     except KeyboardInterrupt:
         pass
     except PySparkException as error:
-        raise JobRefused(cause(error)) from error
+        raise refused(error) from error
     finally:
         for query in queries:
             query.stop()
