@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from array import array
 from collections.abc import Callable
 
 import structlog
@@ -67,6 +68,11 @@ class Acceptor:
         for sock in list(self._waiting):
             self._stop_waiting(sock)
             sock.close()
+
+    @property
+    def is_idle(self) -> bool:
+        """True when no connection waits to be placed."""
+        return not self._waiting
 
     def _accept_more(self) -> None:
         if not self._accepting and not self._closed and len(self._waiting) < WAITING_MAX:
@@ -183,9 +189,10 @@ class Handover:
     def send(self, member: int, kind: str, sock: socket.socket) -> bool:
         """Hands a socket over and closes it here; False when the member does not take it now, and it is still open."""
         try:
-            socket.send_fds(
-                self._channel, [kind.encode()], [sock.fileno()], socket.MSG_DONTWAIT, self._members.sockets_path(member)
-            )
+            # Not `socket.send_fds`: it leaves flags and address out.
+            rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", [sock.fileno()]))
+            path = self._members.sockets_path(member)
+            self._channel.sendmsg([kind.encode()], [rights], socket.MSG_DONTWAIT, path)
         except OSError:
             return False
         self.sent_count += 1

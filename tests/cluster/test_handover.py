@@ -1,0 +1,106 @@
+"""Connections go to the member that owns their first bytes, with every byte that they have sent."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import tempfile
+from pathlib import Path
+
+import uvloop
+
+from headwater.cluster import handover
+from headwater.cluster.handover import Acceptor, Door, Handover
+from headwater.cluster.members import Members
+from headwater.cluster.supervisor import reserve, shared_socket
+
+COUNT = 40
+
+
+class Echo(asyncio.Protocol):
+    """Says which member it is of, and what it was sent."""
+
+    def __init__(self, member: int) -> None:
+        self._member = member
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._transport.write(b"%d:%b" % (self._member, data))  # type: ignore[attr-defined]
+
+
+def owner(first: bytes) -> int | None:
+    """`1 …` is for member 1, `0 …` for 0; any may serve the rest."""
+    return int(first[:1]) if first[:1] in (b"0", b"1") else None
+
+
+async def ask(port: int, data: bytes, pause: bool) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    if pause:
+        await asyncio.sleep(0.05)
+    writer.write(data)
+    answer = await reader.readexactly(len(data) + 2)
+    writer.close()
+    return answer
+
+
+def test_connections_reach_the_owner_of_their_first_bytes_whoever_accepts_them() -> None:
+    async def body(folder: Path) -> None:
+        held, port = reserve("127.0.0.1", 0)
+        parts = []
+        for me in (0, 1):
+            members = Members(me, 2, 2, folder)
+            over = Handover(members)
+            over.open({"echo": lambda me=me: Echo(me)})  # type: ignore[misc]
+            listening = shared_socket(socket.AF_INET, socket.SOCK_STREAM, 0)
+            listening.bind(("127.0.0.1", port))
+            listening.listen(128)
+            parts.append((Acceptor(listening, "echo", Door(owner, lambda me=me: Echo(me)), over), over))  # type: ignore[misc]
+        wanted = [(b"%d hello %d" % (index % 2, index), index % 3 == 0) for index in range(COUNT)]
+        answers = await asyncio.gather(*(ask(port, data, pause) for data, pause in wanted))
+        assert answers == [b"%b:%b" % (data[:1], data) for data, _ in wanted]
+        assert sum(over.sent_count for _, over in parts) == sum(over.received_count for _, over in parts)
+        for acceptor, over in parts:
+            acceptor.close()
+            over.close()
+        for sock in held:
+            sock.close()
+
+    with tempfile.TemporaryDirectory() as folder, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(body(Path(folder)))
+
+
+def test_a_connection_whose_owner_is_away_is_served_where_it_came_in() -> None:
+    async def body(folder: Path) -> None:
+        over = Handover(Members(0, 2, 2, folder))
+        listening = socket.create_server(("127.0.0.1", 0))
+        port = listening.getsockname()[1]
+        acceptor = Acceptor(listening, "echo", Door(owner, lambda: Echo(0)), over)
+        assert await ask(port, b"1 hello", False) == b"0:1 hello"
+        acceptor.close()
+        over.close()
+
+    with tempfile.TemporaryDirectory() as folder, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(body(Path(folder)))
+
+
+def test_a_silent_connection_is_served_where_it_came_in_after_a_while(monkeypatch) -> None:
+    monkeypatch.setattr(handover, "WAIT_S", 0.01)
+
+    async def body(folder: Path) -> None:
+        over = Handover(Members(0, 2, 2, folder))
+        listening = socket.create_server(("127.0.0.1", 0))
+        port = listening.getsockname()[1]
+        acceptor = Acceptor(listening, "echo", Door(owner, lambda: Echo(0)), over)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        while not acceptor.is_idle:
+            await asyncio.sleep(0.01)
+        writer.write(b"late")
+        assert await reader.readexactly(6) == b"0:late"
+        writer.close()
+        acceptor.close()
+        over.close()
+
+    with tempfile.TemporaryDirectory() as folder, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(body(Path(folder)))

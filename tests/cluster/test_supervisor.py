@@ -1,0 +1,105 @@
+"""The parent of workers: ready when all are, a dead one is started again, they stop together.
+The workers here are small scripts: what a real one does is not this module's business."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+WITHIN_S = 30.0
+WORKER = textwrap.dedent(
+    """
+    import json, os, pathlib, sys
+    order = json.loads(sys.stdin.readline())
+    folder = pathlib.Path(order["directory"])
+    if (folder / "refuse").exists() and order["member"] == 1:
+        print("cannot", file=sys.stderr)
+        sys.exit(3)
+    (folder / f"{order['member']}.pid").write_text(str(os.getpid()))
+    sys.stdout.write("ready\\n"); sys.stdout.flush()
+    sys.stdin.read()   # its end is the parent's
+    """
+)
+PARENT = textwrap.dedent(
+    """
+    import asyncio, sys
+    from headwater.cluster.supervisor import Order, supervise
+    folder, worker = sys.argv[1], sys.argv[2]
+    orders = [Order(member, 2, 2, folder, {}, ("127.0.0.1", 1)) for member in range(2)]
+    sys.exit(asyncio.run(supervise(orders, [sys.executable, worker], [], 1.0, "all ready")))
+    """
+)
+
+
+@pytest.fixture
+def parent(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    process = started(tmp_path)
+    yield process
+    process.kill()
+    process.wait(WITHIN_S)
+
+
+def started(folder: Path) -> subprocess.Popen[str]:
+    (folder / "worker.py").write_text(WORKER)
+    (folder / "parent.py").write_text(PARENT)
+    command = [sys.executable, str(folder / "parent.py"), str(folder), str(folder / "worker.py")]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+
+
+def pid(folder: Path, member: int) -> int:
+    return int((folder / f"{member}.pid").read_text() or 0)
+
+
+def alive(number: int) -> bool:
+    try:
+        return Path(f"/proc/{number}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def until(holds) -> None:
+    deadline_s = time.monotonic() + WITHIN_S
+    while not holds():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
+def test_it_is_ready_when_all_workers_are_and_stops_with_them(parent: subprocess.Popen[str], tmp_path: Path) -> None:
+    assert parent.stdout is not None and parent.stdout.readline() == "all ready\n"
+    workers = [pid(tmp_path, member) for member in range(2)]
+    parent.send_signal(signal.SIGTERM)
+    assert parent.wait(WITHIN_S) == 0
+    assert not any(map(alive, workers))
+
+
+def test_a_worker_that_is_killed_is_started_again_and_the_others_go_on(
+    parent: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    assert parent.stdout is not None and parent.stdout.readline() == "all ready\n"
+    first, second = pid(tmp_path, 0), pid(tmp_path, 1)
+    os.kill(second, signal.SIGKILL)
+    until(lambda: pid(tmp_path, 1) not in (0, second))
+    assert alive(first) and pid(tmp_path, 0) == first and alive(pid(tmp_path, 1))
+
+
+def test_a_worker_hears_of_the_end_of_its_parent(parent: subprocess.Popen[str], tmp_path: Path) -> None:
+    assert parent.stdout is not None and parent.stdout.readline() == "all ready\n"
+    workers = [pid(tmp_path, member) for member in range(2)]
+    parent.kill()
+    until(lambda: not any(map(alive, workers)))
+
+
+def test_a_worker_that_cannot_start_ends_the_others_and_fails_the_start(tmp_path: Path) -> None:
+    (tmp_path / "refuse").touch()
+    process = started(tmp_path)
+    assert process.wait(WITHIN_S) == 1
+    assert process.stdout is not None and process.stdout.read() == ""
+    assert not (tmp_path / "0.pid").exists() or not alive(pid(tmp_path, 0))

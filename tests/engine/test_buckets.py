@@ -1,0 +1,157 @@
+"""Buckets over two groups: made and deleted in group 0, counted in each, and no race that leaves a stream behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from headwater.engine.buckets import Buckets
+from headwater.engine.engine import Engine
+from headwater.engine.questions import LocalQuestions
+from headwater.errors import BucketExists, BucketNotEmpty, BucketNotFound
+from headwater.model.commands import Create, Delete
+from tests.engine import Bench, Inbox
+
+
+class Owned:
+    """As much of an owned group as buckets use."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.group = bench.group
+
+
+class Held(LocalQuestions):
+    """Answers that a test may hold back on their way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gates: dict[str, asyncio.Event] = {}
+
+    async def ask_owner(self, group: int, name: str, *arguments: Any, into: Any = Any) -> Any:
+        answer = await super().ask_owner(group, name, *arguments)
+        if name in self.gates:
+            await self.gates[name].wait()
+        return answer
+
+
+class Town:
+    def __init__(self) -> None:
+        self.benches = [Bench(), Bench()]
+        owned: Any = {number: Owned(bench) for number, bench in enumerate(self.benches)}
+        self.engine = Engine(owned, 2, self.benches[0].group.clock)
+        self.questions = Held()
+        self.buckets = Buckets(self.engine, self.questions)
+
+    def key(self, group: int, bucket: str = "town") -> str:
+        return next(key for n in range(100) if self.engine.home(key := f"{bucket}/s{n}") == group)
+
+    def create(self, key: str) -> Inbox:
+        inbox = Inbox()
+        self.engine.submit(key, Create(key, None, []), inbox)
+        return inbox
+
+    async def steps(self, count: int = 20) -> None:
+        """Lets everything that can go on go on: whatever is gathered is synced."""
+        for _ in range(count):
+            await asyncio.sleep(0)
+            for bench in self.benches:
+                bench.sync()
+
+    async def done(self, work: Awaitable[Any]) -> Any:
+        task = asyncio.ensure_future(work)
+        await self.steps()
+        assert task.done()
+        return task.result()
+
+
+def run(body: Callable[[Town], Awaitable[None]]) -> None:
+    async def in_loop() -> None:
+        await body(Town())
+
+    asyncio.run(in_loop())
+
+
+def test_a_bucket_is_known_everywhere_once_it_is_made_and_counts_streams_of_every_group() -> None:
+    async def body(town: Town) -> None:
+        assert not town.buckets.exists("town")
+        await town.done(town.buckets.create("town"))
+        with pytest.raises(BucketExists):
+            await town.done(town.buckets.create("town"))
+        for group in (0, 1):
+            town.create(town.key(group))
+        await town.steps()
+        assert await town.done(town.buckets.count("town")) == 2
+        found = await town.done(town.buckets.page("town", "", "", 10))
+        assert [one.stream_id for one in found.streams] == sorted(
+            town.key(group).partition("/")[2] for group in (0, 1)
+        )
+        assert not found.has_more
+        first = await town.done(town.buckets.page("town", "", "", 1))
+        assert first.has_more and first.streams == found.streams[:1]
+
+    run(body)
+
+
+@pytest.mark.parametrize("group", [0, 1])
+def test_a_bucket_with_a_stream_in_any_group_is_not_deleted(group: int) -> None:
+    async def body(town: Town) -> None:
+        await town.done(town.buckets.create("town"))
+        key = town.key(group)
+        town.create(key)
+        with pytest.raises(BucketNotEmpty):
+            await town.done(town.buckets.delete("town"))
+        town.engine.submit(key, Delete(), Inbox())
+        await town.done(town.buckets.delete("town"))
+        with pytest.raises(BucketNotFound):
+            await town.done(town.buckets.require("town"))
+        with pytest.raises(BucketNotFound):
+            await town.done(town.buckets.delete("town"))
+
+    run(body)
+
+
+def test_a_creation_that_is_not_durable_yet_counts() -> None:
+    async def body(town: Town) -> None:
+        await town.done(town.buckets.create("town"))
+        town.create(town.key(1))  # decided, and nothing of it is synced
+        with pytest.raises(BucketNotEmpty):
+            await town.done(town.buckets.delete("town"))
+
+    run(body)
+
+
+def test_whoever_asks_while_a_deletion_is_under_way_waits_for_its_end() -> None:
+    async def body(town: Town) -> None:
+        await town.done(town.buckets.create("town"))
+        deleting = asyncio.ensure_future(town.buckets.delete("town"))
+        await asyncio.sleep(0)
+        requiring = asyncio.ensure_future(town.buckets.require("town"))
+        await town.steps()
+        await deleting
+        with pytest.raises(BucketNotFound):
+            await requiring
+
+    run(body)
+
+
+def test_an_answer_from_before_a_deletion_that_arrives_after_it_does_not_count() -> None:
+    async def body(town: Town) -> None:
+        await town.done(town.buckets.create("town"))
+        directory = town.engine.owned.pop(0)  # as in a process that does not serve group 0
+        gate = town.questions.gates["bucket_made"] = asyncio.Event()
+        town.engine.owned[0] = directory
+        town.buckets._deciding["town"] = asyncio.Lock(), 1  # so that it has to ask
+        requiring = asyncio.ensure_future(town.buckets.require("town"))
+        await town.steps()
+        assert not requiring.done()
+        del town.buckets._deciding["town"]
+        await town.done(town.buckets.delete("town"))
+        gate.set()
+        await town.steps()
+        with pytest.raises(BucketNotFound):
+            await requiring
+
+    run(body)
