@@ -63,7 +63,7 @@ class LogCopy(Protocol):
         ...
 
     def advance(self, upto: int) -> list[Event]:
-        """Copies on, up to a synced position. Returns the events it met behind `known` that are no appends.
+        """Copies on, up to a synced position. Returns the events it met after `known` that are no appends.
 
         Blocks. Raises OSError, also for a log that is damaged.
         """
@@ -144,20 +144,20 @@ class FileLog(Log, Protocol):
     """A log in files of this machine, and what only files can do."""
 
     def seal(self) -> None:
-        """Leaves a witness behind the last batch when the log is idle, so that later damage to it is recognised."""
+        """Leaves a witness after the last batch when the log is idle, so that later damage to it is recognised."""
         ...
 
     def roll(self) -> int:
-        """Hands everything gathered to the writer, and begins a new file behind it. Returns where that begins: what
+        """Hands everything gathered to the writer, and begins a new file after it. Returns where that begins: what
         ends at or below it shares no file with what comes later."""
         ...
 
     def hold(self, after: int | None) -> None:
-        """Until it is told None, the log forgets nothing that ends behind the position, whatever `trim` allows."""
+        """Until it is told None, the log forgets nothing that ends after the position, whatever `trim` allows."""
         ...
 
     def copy(self, after: int, known: int, to: Path) -> LogCopy:
-        """Begins a copy of every event that ends behind `after`, into the file `to`. The log must be held meanwhile."""
+        """Begins a copy of every event that ends after `after`, into the file `to`. The log must be held meanwhile."""
         ...
 
     def forget(self) -> Future[None]:
@@ -422,7 +422,7 @@ class Catalog(Protocol):
 
     @property
     def log_floor(self) -> int:
-        """The log still has everything behind this position."""
+        """The log still has everything after this position."""
         ...
 
     @property
@@ -435,7 +435,7 @@ class Catalog(Protocol):
     def load_bucket(self, name: str) -> BucketRow | None: ...
 
     def extents(self, sid: int, offset: int, count_max: int) -> list[Extent]:
-        """Extents of a stream that end behind `offset`, in order, `count_max` at most."""
+        """Extents of a stream that end after `offset`, in order, `count_max` at most."""
         ...
 
     def incarnations(self) -> list[tuple[str, int]]:
@@ -470,7 +470,7 @@ class Catalog(Protocol):
         ...
 
     def reads(self, day: int, bucket: str, count_max: int) -> list[ReadCount]:
-        """Counts behind (day, bucket), in that order, `count_max` at most."""
+        """Counts after (day, bucket), in that order, `count_max` at most."""
         ...
 
     def page(self, low: str, high: str, count_max: int) -> list[StreamRow]:

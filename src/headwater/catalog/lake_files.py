@@ -77,7 +77,7 @@ class LakeFiles:
             if row.retention is None or row.retention.age_ms is None or row.soft_deleted:
                 continue
             before_ms = now_ms - row.retention.age_ms
-            # The oldest extent may go when the one behind it begins before the bound, or when all of the stream does.
+            # The oldest extent may go when the one after it begins before the bound, or when all of the stream does.
             second = self._db.execute(
                 "select row from extents where sid = ? and end > ? order by start limit 1 offset 1",
                 (row.sid, row.earliest),
@@ -95,7 +95,7 @@ class LakeFiles:
         return [_decode(row) for (row,) in self._db.execute(query, (sid, count_max))]
 
     def losses(self, after: int, count_max: int) -> list[StreamRow]:
-        """Streams that let go of records behind a log position, by that of the newest. Costs what it returns."""
+        """Streams that let go of records after a log position, by that of the newest. Costs what it returns."""
         query = "select row from streams where lost > ? order by lost limit ?"
         return [_decode(row) for (row,) in self._db.execute(query, (after, count_max))]
 

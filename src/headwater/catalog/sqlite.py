@@ -253,7 +253,7 @@ def _lost(row: StreamRow) -> int | None:
 
 
 def _living(db: sqlite3.Connection, files: Iterable[str]) -> dict[str, int]:
-    """Ids of those files that are not dead. Where records lay before a swap, no late word of them counts any more."""
+    """Ids of those files that are not dead. An extent of a file that was swapped away is not written any more."""
     query = "select id from files where name = ? and dead_ms is null"
     found = ((name, db.execute(query, (name,)).fetchone()) for name in files)
     return {name: row[0] for name, row in found if row is not None}

@@ -387,7 +387,7 @@ def follow(
 ) -> Iterator[bytes]:
     """The stream's data from `offset` on, live, across reconnects, until the stream is closed.
 
-    A payload is handed out only once the control event behind it has come, so that a cut connection repeats
+    A payload is handed out only once the control event after it has come, so that a cut connection repeats
     nothing and skips nothing. Raises when the first connection fails or the server says that trying again is
     no use. Later failures are tried again without end, with growing pauses; `on_trouble` hears of it once."""
     path, place = stream_path(name), _Place(offset)

@@ -112,7 +112,7 @@ class ResponseFraming:
             line = (self._line + data[at : newline + 1]).strip()
             self._line = b""
             at = newline + 1
-            if self._chunk_left == -2:  # behind the last chunk: its trailers, which end in an empty line
+            if self._chunk_left == -2:  # after the last chunk: its trailers, which end in an empty line
                 if not line:
                     self.complete = True
                     return at

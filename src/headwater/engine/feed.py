@@ -31,7 +31,7 @@ class Batch(NamedTuple):
 
 
 class Feed:
-    """Records of matching streams behind `position`. An Observer: `wake` is called when there may be more to take."""
+    """Records of matching streams after `position`. An Observer: `wake` is called when there may be more to take."""
 
     def __init__(self, group: Group, position: int, matches: Callable[[str], bool], wake: Callable[[], None]) -> None:
         self._group = group

@@ -5,7 +5,7 @@ applied in one step; its answer leaves when the log's watermark passes it.
 
     submit -> decide -> log.add -> evolve -> (watermark) -> visible, followers woken, waiter answered
 
-Every answer that depends on an unfinished write waits for it: refusals and duplicates are queued behind the newest
+Every answer that depends on an unfinished write waits for it: refusals and duplicates are queued after the newest
 event that still has to be synced.
 """
 

@@ -26,7 +26,7 @@ class Walked(NamedTuple):
     rows_count: int
     payload_bytes: int
     position: int
-    """Nothing that memory held behind the start and up to here was left out."""
+    """Nothing that memory held after the start and up to here was left out."""
     lake_position: int
     """As it was during the whole walk."""
 

@@ -57,7 +57,7 @@ def page(loaded: LoadedStreams, bucket: str, prefix: str, after: str, limit: int
         if len(part) < wanted or len(shown) >= wanted:
             break
         start = part[-1].key
-    # Rows come in order, so nothing behind the last one that this page needs can be on it.
+    # Rows come in order, so nothing after the last one that this page needs can be on it.
     end = list(shown)[wanted - 1] if len(shown) >= wanted else high
     fresh: dict[str, StreamRow | LoadedStream] = {
         key: stream for key, stream in loaded.unlisted.items() if low < key < end or (exact and key == low)
@@ -69,7 +69,7 @@ def page(loaded: LoadedStreams, bucket: str, prefix: str, after: str, limit: int
 
 
 def keys_below(loaded: LoadedStreams, start: str, position: int) -> Iterator[str]:
-    """Keys that begin with `start` and whose stream changed behind the log position. Walks the range of the catalog."""
+    """Keys that begin with `start` and whose stream changed after the log position. Walks the range of the catalog."""
     seen: set[str] = set()
     for key, stream in list(loaded.by_key.items()):
         if key.startswith(start):
@@ -107,7 +107,7 @@ def keys_from(loaded: LoadedStreams, start: str, now_ms: int) -> Iterator[list[s
 
 
 def _beyond(prefix: str) -> str:
-    """The first string behind all that begin with `prefix`, which holds a character that has a successor."""
+    """The first string after all that begin with `prefix`, which holds a character that has a successor."""
     prefix = prefix.rstrip("\U0010ffff")
     last = ord(prefix[-1])
     # Surrogates are no characters: what follows U+D7FF is U+E000.

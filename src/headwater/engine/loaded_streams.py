@@ -230,7 +230,7 @@ class LoadedStreams:
             self.cuts[stream.sid] = stream.earliest
 
     def extents(self, sid: int, offset: int, count_max: int) -> list[Extent]:
-        """Extents that end behind `offset`, in order: the catalog's, then those it does not know yet."""
+        """Extents that end after `offset`, in order: the catalog's, then those it does not know yet."""
         found = self.catalog.extents(sid, offset, count_max)
         known = found[-1].end if found else offset
         fresh = [extent for extent in self.new_extents.get(sid, ()) if extent.end > known]

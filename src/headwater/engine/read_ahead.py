@@ -56,7 +56,7 @@ class Ahead:
         return True
 
     def left(self, sid: int, offset: int, follows: bool, extents: Iterable[Extent], size: int, commas: bool) -> None:
-        """A reader was given everything up to `offset`; `extents` lie behind it. One that `follows` has the
+        """A reader was given everything up to `offset`; `extents` lie after it. One that `follows` has the
         next answers of `size` made ready, as far as there is room; of another only its place is remembered."""
         now_s = self._now()
         while self._places and (

@@ -37,7 +37,7 @@ FOLLOWING_BYTES = 16 << 20
 
 Done = Callable[[Slice | Failure], None]
 _Found = tuple[list[Data], int, int]
-"""Payloads, the offset behind them, how many records they are."""
+"""Payloads, the offset after them, how many records they are."""
 T = TypeVar("T")
 
 
@@ -74,7 +74,7 @@ class Reads:
         return found
 
     def fetch(self, cold: Cold, done: Done) -> None:
-        """Calls `done` with the records, joined by what memory holds behind them as far as `bytes_max` allows."""
+        """Calls `done` with the records, joined by what memory holds after them as far as `bytes_max` allows."""
         lake = self.lake()
         extents = self._extents(cold)
         self.reads_count += 1
@@ -165,7 +165,7 @@ class Reads:
         found: list[bytes],
         done: Callable[[list[bytes] | Failure], None],
     ) -> None:
-        """Calls `done` with the first `wanted` messages behind `offset`, or with fewer when there are no more."""
+        """Calls `done` with the first `wanted` messages after `offset`, or with fewer when there are no more."""
         if len(found) >= wanted or offset >= stream.visible:
             done(found)
             return
@@ -221,7 +221,7 @@ class Reads:
 
 
 def _completed(cold: Cold, payloads: list[Data], end: int, count: int) -> Slice:
-    """What the lake gave, and what memory holds behind it as far as there is room."""
+    """What the lake gave, and what memory holds after it as far as there is room."""
     stream = cold.stream
     left = cold.bytes_max - (end - cold.offset)
     try:

@@ -141,7 +141,7 @@ class ReadsById:
             done(Overloaded("the lake does not hold what the catalog says"), Place(offset, None))
 
     def _extents(self, wanted: _Wanted, sid: int, offset: int, until: int) -> list[Extent]:
-        """The last extent that begins at or before the id, and those behind it. Halving takes few lookups."""
+        """The last extent that begins at or before the id, and those after it. Halving takes few lookups."""
         extents = self._group.loaded.extents
         low, high, start = offset, until, offset
         while low < high:

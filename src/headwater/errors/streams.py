@@ -167,7 +167,7 @@ class OffsetGone(Failure):
 
 
 class TokenGone(Failure):
-    """Records behind a position of the log have left it: following by position would skip them."""
+    """Records after a position of the log have left it: following by position would skip them."""
 
     def __init__(self, stream: str) -> None:
         self.stream = stream
@@ -231,7 +231,7 @@ class SnapshotNotFound(Failure):
 
 
 class BootstrapIncomplete(Failure):
-    """Retention took records behind the latest snapshot: nothing stands for them any more."""
+    """Retention took records after the latest snapshot: nothing stands for them any more."""
 
     def __init__(self, snapshot_offset: int, earliest: int) -> None:
         self.snapshot_offset = snapshot_offset

@@ -49,7 +49,7 @@ class Keys(msgspec.Struct, frozen=True):
     names: pa.Table
     """NAMES of each incarnation, in no order."""
     starts: list[int]
-    """Which row each row group begins with, and behind the last one the number of rows."""
+    """Which row each row group begins with, and after the last one the number of rows."""
     file: NewFile
 
 

@@ -136,7 +136,7 @@ class DeltaLake:
             found = reader.records(extent, start, limit)
             keep = len(found.payloads)
             if (found.ends[-1] if keep else start) < limit:
-                # A record that begins in the range but ends behind it counts too.
+                # A record that begins in the range but ends after it counts too.
                 found = reader.records(extent, start, extent.end)
                 keep = bisect_left(found.ends, limit) + 1 if found.start < limit else 0
             return Records(

@@ -294,7 +294,7 @@ class Reader:
                 return opened.read_row_group(number, columns=columns, use_threads=False)
             rows = min(max(about.num_rows * _PIECE_BYTES // about.total_byte_size, 1), _PIECE_ROWS_MAX)
             pieces = []
-            # They are joined later, which costs a copy: somebody else's time is worth it.
+            # They are joined later. That costs a copy, and lets other threads run meanwhile.
             for piece in opened.iter_batches(rows, row_groups=[number], columns=columns, use_threads=False):
                 pieces.append(piece)
                 time.sleep(BREATH_S)

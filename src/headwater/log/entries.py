@@ -29,7 +29,7 @@ _HEAD = Struct("<IBBHQQQQQQII")
 _BODY = Struct("<QQQQQII")
 _BODY_SIZE = _BODY.size
 _LARGE_BYTES = 4096
-"""From here on the payload is hashed apart instead of copied behind its header (a copy of 4 KiB costs 0.2 µs)."""
+"""From here on the payload is hashed apart instead of copied after its header (a copy of 4 KiB costs 0.2 µs)."""
 _APART_BYTES = 512
 """Records that are as long as this on average are not joined: to hash one apart costs 0.1 µs, to copy 60 MiB 75 ms."""
 

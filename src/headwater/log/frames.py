@@ -86,7 +86,7 @@ def synced_by(frame: Frame) -> int:
 def vouched_beyond(data: memoryview, base: int, broken: int) -> int | None:
     """The position of a later mark that says the log was on stable storage beyond `broken`; None when there is none.
 
-    Looks at every byte behind the broken place, because its length field cannot be trusted: linear in the file, and
+    Looks at every byte after the broken place, because its length field cannot be trusted: linear in the file, and
     only ever run when something is broken.
     """
     needle = HEADER.pack(MARK_SIZE, KIND_MARK, 0, 0, 0)[:8]

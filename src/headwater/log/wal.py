@@ -155,7 +155,7 @@ class Wal:
             self._queue.put(batch)
 
     def seal(self) -> None:
-        """Writes a lone mark behind what is synced, so that later damage to the last batch is told from a torn end."""
+        """Writes a lone mark after what is synced, so that later damage to the last batch is told from a torn end."""
         if not self._sealed and self._batch is None and self.synced == self.tail:
             self._batch = _Batch(self._base, self.tail)
             self.tail = self._batch.end
@@ -223,7 +223,7 @@ class Wal:
             self._fd = -1
 
     def _roll(self, batch: _Batch) -> None:
-        """Ends the current file behind `batch`; the next batch opens the next one."""
+        """Ends the current file after `batch`; the next batch opens the next one."""
         batch.parts.append(frames.end(self.tail))
         self.tail = batch.end = self.tail + frames.END_SIZE
         batch.sync = True

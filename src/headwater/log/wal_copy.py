@@ -70,7 +70,7 @@ class WalCopy:
             os.close(fd)
 
     def _start(self, fd: int, base: int, upto: int) -> int:
-        """Where the first frame begins that ends behind what is asked for. By lengths alone: the rest is not copied."""
+        """Where the first frame begins that ends after what is asked for. By lengths alone: the rest is not copied."""
         at = base
         with mmap.mmap(fd, 0, access=mmap.ACCESS_READ) as data:
             while at < upto:

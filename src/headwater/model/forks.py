@@ -135,7 +135,7 @@ def resolve(source: Stream | None, command: Create) -> tuple[Forked, list[bytes]
 
 
 def _following(source: Stream, at: int, count: int) -> list[bytes]:
-    """The `count` messages behind `at` (one is enough on a byte stream)."""
+    """The `count` messages after `at` (one is enough on a byte stream)."""
     found: list[bytes] = []
     wanted = count if source.is_json else 1
     for span in spans(source, at, source.tail) or []:
@@ -160,5 +160,5 @@ def sub_offset(is_json: bool, sub: int, at: int, seq: int, following: list[bytes
 
 
 def _forked(source: Stream, at: int, seq: int, fork: Fork) -> Forked:
-    # Ids of the fork go on behind everything its source has: the last shared record's would do, but need not be known.
+    # Ids of the fork go on after everything its source has: the last shared record's would do, but need not be known.
     return Forked(source.sid, at, seq, source.last_ms, source.last_n, fork.offset, fork.sub)

@@ -20,7 +20,7 @@ def fault(error: Exception, body: bytes) -> str:
     if isinstance(error, RecursionError):
         return "nested too deeply"
     told = str(error)
-    # msgspec looks for the second half of a pair behind the first, and may call it what it finds there instead.
+    # msgspec looks for the second half of a pair after the first, and may call it what it finds there instead.
     missed = "truncated" in told or "hex escape" in told
     if "surrogate" in told or (missed and _HALF_PAIR.search(body, 0, _SEARCHED_BYTES_MAX) is not None):
         return "an escape such as \\ud800 is half of a surrogate pair, which is no character"

@@ -172,7 +172,7 @@ class _Walk:
         return True
 
     def _leave(self) -> None:
-        """Goes behind the comma after an item, or behind the brackets that end here."""
+        """Goes after the comma after an item, or after the brackets that end here."""
         last = self._at
         while self._closers:
             self._at = self._skip(self._at)
@@ -197,7 +197,7 @@ class _Walk:
             stop = min(start + reach, size)
             try:
                 _value(self._view[start:stop])
-                cut = True  # a number may go on behind the window
+                cut = True  # a number may go on after the window
             except RecursionError as error:
                 raise BadBody(f"not valid JSON ({fault(error, b'')})") from None
             except msgspec.DecodeError as error:

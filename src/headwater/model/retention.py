@@ -53,7 +53,7 @@ def cut(stream: Stream, visible: int, now_ms: int) -> int | None:
 
 
 def beyond(oldest: Oldest, stream: Stream, visible: int, now_ms: int) -> bool:
-    """True when the policy keeps nothing of a settled range. In part beyond is not beyond: it goes whole or stays."""
+    """True when the policy keeps nothing of a settled range. A range goes as a whole or stays."""
     policy = stream.retention
     if policy is None or oldest.end > visible:
         return False
@@ -70,7 +70,7 @@ def settled(stream: Stream, held_by: Stream, extents: list[Extent]) -> list[Olde
     """What `stream` sees of extents of `held_by` (itself or an ancestor), oldest first, cut off at its fork point."""
     limit = forks.limit_of(stream, held_by)
     timeline = held_by.timeline
-    # Ids grow: no record of an extent is newer than the first one behind it.
+    # Ids grow: no record of an extent is newer than the first one after it.
     last_ms = timeline.ms[0] if timeline.payloads else held_by.last_ms
     found = []
     for index, extent in enumerate(extents):

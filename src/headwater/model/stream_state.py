@@ -181,13 +181,13 @@ def born(event: Created, position: int, source: Stream | None = None) -> StreamR
 
 
 def _shared_snapshot(source: Stream, at: int) -> Snapshot | None:
-    """A fork behind its source's snapshot needs it too: what the snapshot stands for is gone from both."""
+    """A fork after its source's snapshot needs it too: what the snapshot stands for is gone from both."""
     snapshot = source.snapshot
     return snapshot if snapshot is not None and snapshot.offset <= at else None
 
 
 def initial_id(event: Created) -> tuple[int, int]:
-    """The id of a new stream's first own record: behind everything it shares with its source."""
+    """The id of a new stream's first own record: after everything it shares with its source."""
     forked = event.forked
     if forked is None or event.at_ms > forked.ms:
         return event.at_ms, 0

@@ -100,7 +100,7 @@ class Subscription:
         """False while streams that existed before it are still being linked."""
         self.links: dict[str, Link] = {}
         self.pending: dict[str, None] = {}
-        """Linked streams with records behind the cursor, the longest waiting first."""
+        """Linked streams with records after the cursor, the longest waiting first."""
 
     @property
     def leased(self) -> bool:

@@ -4,7 +4,7 @@ Owns the layout and the manifest. Never says that a backup is there before all o
 
     objects/data/0/<...>.parquet                objects of the lake under their own names; they never change
     objects/snapshots/<...>
-    backups/<id>/catalog.db.000000, ...         the catalog, and the log behind it, in parts
+    backups/<id>/catalog.db.000000, ...         the catalog, and the log after it, in parts
     backups/<id>/wal/0/<position>.wal.000000
     backups/<id>/manifest.json                  {"digest": xxh3-128 of the rest, "manifest": {...}}
 """
@@ -117,7 +117,7 @@ def read(store: ObjectStore, name: str) -> Manifest:
 
 
 def new_id(began_ms: int) -> str:
-    """Sorts behind that of any backup that began earlier."""
+    """Sorts after that of any backup that began earlier."""
     second = time.strftime("%Y%m%dT%H%M%S", time.gmtime(began_ms // 1_000))
     return f"{second}.{began_ms % 1_000:03d}Z-{secrets.token_hex(4)}"
 

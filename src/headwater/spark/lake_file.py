@@ -72,7 +72,7 @@ class LakeFile:
         self.footer: Any = self._file.metadata
         counts = [self.footer.row_group(number).num_rows for number in range(self.footer.num_row_groups)]
         self.group_starts: NDArray[np.int64] = np.concatenate(([0], np.cumsum(counts, dtype=np.int64))).astype(np.int64)
-        """The row of the file that each row group begins with, and behind the last one their number."""
+        """The row of the file that each row group begins with, and after the last one their number."""
         found = self._file.schema_arrow
         wrong = [
             field.name

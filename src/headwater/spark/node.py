@@ -159,7 +159,7 @@ class Node:
         return found
 
     def feed(self, group: int, after: int, bytes_max: int) -> Answer:
-        """Arrow IPC of the records behind a position. Raises NodeRefused with status 410 when some are in the lake."""
+        """Arrow IPC of the records after a position. Raises NodeRefused with status 410 when some are in the lake."""
         query = urlencode({"from": after, "max_bytes": bytes_max})
         return self.call("GET", f"/__headwater/groups/{group}/feed?{query}")
 

@@ -83,7 +83,7 @@ def looked_at(options: Options, node: Node) -> tuple[Node, Head]:
 
 
 def first_position(options: Options, node: Node, head: Head, default: str) -> int:
-    """The position behind which a new read begins. Raises BadOptions for one that the node has not reached."""
+    """The position after which a new read begins. Raises BadOptions for one that the node has not reached."""
     if options.starting_ms is not None:
         return position_at(node, options.place, options.starting_ms)
     starting = default if options.starting is None else options.starting
@@ -157,7 +157,7 @@ def _first_in(file: LakeFile, ms: int) -> int | None:
 def furthest(options: Options, node: Node, start: int, head: Head, rows_max: int | None, bytes_max: int | None) -> int:
     """How far from `start` a batch of so many rows or bytes goes: about, in files, and exactly in memory.
 
-    Always behind `start` when there is anything behind it.
+    Always after `start` when there is anything after it.
     """
     if rows_max is None and bytes_max is None:
         return head.position
@@ -199,7 +199,7 @@ class Loss(NamedTuple):
 
 
 def losses(node: Node, after: int) -> list[Loss]:
-    """Streams that let go of records behind a position, in the order of the newest of those."""
+    """Streams that let go of records after a position, in the order of the newest of those."""
     found: dict[int, Loss] = {}
     while True:
         query = urlencode({"after": after, "limit": LOSSES_PAGE})

@@ -92,7 +92,7 @@ def file_of(facts: dict[str, Any]) -> File:
 def reach(files: Iterable[File], wanted: Range, rows_max: int | None, bytes_max: int | None) -> tuple[int, int, int]:
     """How far into the range so many rows and bytes of files go: a position, and about how many that were.
 
-    Rows are taken to lie evenly over a file's positions. The position is always behind the range's start, as long as
+    Rows are taken to lie evenly over a file's positions. The position is always after the range's start, as long as
     there is anything in it.
     """
     held = [file for file in files if file.meets(wanted)]

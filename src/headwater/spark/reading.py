@@ -263,7 +263,7 @@ def _joined(extents: pa.Table) -> pa.Table:
 
 
 def feed(node: Node, after: int, until: int) -> _Answer | None:
-    """Records behind a position that memory holds; None when the lake has some of them."""
+    """Records after a position that memory holds; None when the lake has some of them."""
     query = urlencode({"from": after, "to": until, "max_bytes": FEED_BYTES})
     try:
         answer = node.call("GET", f"/__headwater/groups/0/feed?{query}")

@@ -159,14 +159,14 @@ class Sender:
             if told.error is None:
                 self._count(entry, told.duplicate)
             elif _is_passing(told.error) or (entry.stream in held and told.error.code in _GAPS):
-                # A chunk behind one that has to wait leaves a gap until that one is there.
+                # A chunk after one that has to wait leaves a gap until that one is there.
                 held.add(entry.stream)
                 again.append(entry)
             elif told.status == _TOO_LARGE:
                 left = self._too_large(entry, held, of_a_chunk, f"{told.error.code}: {told.error.message}")
                 again += left
                 if not left:
-                    held.add(entry.stream)  # those behind it found a gap in this request, and go again
+                    held.add(entry.stream)  # those after it found a gap in this request, and go again
             else:
                 raise SinkFailed(self._why(entry, told, told.error))
         return again

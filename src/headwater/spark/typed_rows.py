@@ -107,7 +107,7 @@ def table_schema(schema: StructType) -> pa.Schema:
 
 
 def column_name(field: str) -> str:
-    """The column for a field of the records: a name that the table uses itself gets `_` behind it."""
+    """The column for a field of the records: a name that the table uses itself gets `_` after it."""
     return f"{field}_" if field.lower() in FACTS.names else field
 
 

@@ -75,7 +75,7 @@ class Registry:
         return self._tombstones.get(name, (0, 0))[0]
 
     def grew(self, sub: Subscription, path: str) -> None:
-        """A linked stream has records behind its cursor, and did not before."""
+        """A linked stream has records after its cursor, and did not before."""
         sub.pending[path] = None
         self._put_link(sub, path)
 

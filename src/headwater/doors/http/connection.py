@@ -115,12 +115,12 @@ class Connection(asyncio.Protocol):
         self._deadline_s = 0.0
         self.exchanges: deque[Exchange] = deque()
         self.waiting: deque[Parsed | Failure] = deque()
-        """Requests that have not started; behind them what ends the connection, if anything does."""
+        """Requests that have not started; after them what ends the connection, if anything does."""
         self.streamer: Streamer | None = None
         self.upstreams: dict[int, Upstream] | None = None
         """Connections to other members that this one has made, by member."""
         self.unjudged: Exchange | None = None
-        """A request whose body is still being read in slices: nothing behind it may be judged before it."""
+        """A request whose body is still being read in slices: nothing after it may be judged before it."""
         self.paused = False
 
     # ---- asyncio calls these ------------------------------------------------------------------------------------
@@ -268,7 +268,7 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     def advance(self) -> None:
-        """Answers that became ready behind the head leave; then waiting requests start."""
+        """Answers that became ready after the head leave; then waiting requests start."""
         exchanges = self.exchanges
         while exchanges and exchanges[0].answer is not None and not self._closing:
             exchange = exchanges.popleft()

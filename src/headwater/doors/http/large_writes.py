@@ -17,7 +17,7 @@ LARGE_BYTES = 128 * 1024
 
 
 def put(transport: asyncio.Transport, data: bytes | memoryview) -> None:
-    """Writes `data` behind all that was written before."""
+    """Writes `data` after all that was written before."""
     if len(data) >= LARGE_BYTES and not transport.get_write_buffer_size() and not transport.is_closing():
         taken = _taken(transport, data)
         if taken == len(data):

@@ -2,7 +2,7 @@
 
 Owns its events and its token. Never buffers for a slow client: it stops taking from the feed until the socket drains.
 
-Each event is one record and names its stream; `id` is the log position behind the record's append, so that one token,
+Each event is one record and names its stream; `id` is the log position after the record's append, so that one token,
 sent back as `Last-Event-ID` (or `after=`), resumes all streams at once:
 
     event: data
@@ -98,7 +98,7 @@ class Tails:
         return int(position)
 
     def _below(self, start: str, position: int) -> Iterator[LoadedStream]:
-        """Streams of a prefix that changed behind `position`; the others are not even loaded."""
+        """Streams of a prefix that changed after `position`; the others are not even loaded."""
         for key in keys_below(self._group.loaded, start, position):
             try:
                 stream = self._group.find(key, touch=False)

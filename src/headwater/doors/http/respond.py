@@ -92,7 +92,7 @@ class Responder:
         self.common = b""
         """Headers every response carries, ending a header line."""
         self.appended: list[bytes] = []
-        """Everything of a plain append's answer behind its offset, by durability class."""
+        """Everything of a plain append's answer after its offset, by durability class."""
         self.renew(0)
 
     def renew(self, now_s: int) -> None:

@@ -5,7 +5,7 @@ that yields between slices. However many such requests there are, others wait fo
 
     handler -> exchange.in_slices(work) -> a slice a turn, request by request -> work submits, or a Failure is answered
 
-Requests behind one that is not judged yet wait: what a connection brought is judged in the order it came.
+Requests that come after one that is not judged yet wait: what a connection brought is judged in the order it came.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Slicer:
         self._due = False
 
     def add(self, exchange: Sliced, work: Work) -> None:
-        """Has `work` done, and the requests behind `exchange` wait for it. A client that goes away ends it early."""
+        """Has `work` done, and the requests after `exchange` wait for it. A client that goes away ends it early."""
         exchange.connection.unjudged = exchange
         self._bodies.held += len(exchange.request.body)
         self._queue.append((exchange, work))

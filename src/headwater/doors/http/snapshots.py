@@ -208,7 +208,7 @@ def _part_head(boundary: str, content_type: str, first: bool) -> bytes:
 
 
 def _facts(stream: LoadedStream, snapshot: Snapshot) -> list[tuple[str, str]]:
-    """Spec 2.5. `Stream-Next-Offset` is where reading goes on behind the snapshot."""
+    """Spec 2.5. `Stream-Next-Offset` is where reading goes on after the snapshot."""
     current = stream.visible == snapshot.offset
     facts = [
         ("Stream-Snapshot-Offset", offsets.show(snapshot.offset)),

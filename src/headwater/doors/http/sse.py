@@ -53,12 +53,12 @@ def data_event(part: Slice) -> bytes:
 
 
 def lines(body: bytes) -> bytes:
-    """Every line of the body behind a `data:` of its own: no payload can end or start an event."""
+    """Every line of the body after a `data:` of its own: no payload can end or start an event."""
     if b"\r" in body:
         body = body.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     if b"\n" in body:
         body = body.replace(b"\n", b"\ndata:")
-    # A reader strips one space behind the colon: a line that begins with one needs another in front of it.
+    # A reader strips one space after the colon: a line that begins with one needs another in front of it.
     if body.startswith(b" ") or b"\ndata: " in body:
         body = body.replace(b"\ndata: ", b"\ndata:  ")
         if body.startswith(b" "):

@@ -190,7 +190,7 @@ class RequestParser:
     def feed(self, data: bytes) -> list[Parsed]:
         """What these bytes completed, in order. Raises a Failure that stands alone.
 
-        A fault behind completed requests is left in `failure`, for after they were answered.
+        A fault after completed requests is left in `failure`, for after they were answered.
         """
         fresh = self.state == IDLE
         if fresh and not self._over:
@@ -216,7 +216,7 @@ class RequestParser:
 
     @property
     def failure(self) -> Failure | None:
-        """The fault behind the requests that the last `feed` returned; the connection ends after answering it."""
+        """The fault after the requests that the last `feed` returned; the connection ends after answering it."""
         return self._failure
 
     @property

@@ -3,7 +3,7 @@
 Owns the socket's protocol object, pipelining and what a command asks of the engine. Never parses and never decides.
 
 Writes are judged as they arrive, without waiting for the replies in front of them. A READ or TRIM waits until those are
-out, so that it sees what was written before it; what comes behind a READ waits for its reply.
+out, so that it sees what was written before it; what comes after a READ waits for its reply.
 """
 
 from __future__ import annotations
@@ -238,7 +238,7 @@ class Connection(asyncio.Protocol):
         return bool(waiting) and budget <= 0
 
     def _append(self, command: Append, more_max: int = 0) -> int:
-        """Submits an APPEND, and up to `more_max` of those behind it together with it; returns how many of those."""
+        """Submits an APPEND, and up to `more_max` of those after it together with it; returns how many of those."""
         name, records = command.name, command.records
         server = self.server
         waiter = Pending(self, name, _ALONE if len(records) == 1 else [len(records)])
@@ -260,7 +260,7 @@ class Connection(asyncio.Protocol):
         return len(waiter.counts) - 1
 
     def _join_run(self, first: Append, commands_max: int) -> list[int] | None:
-        """Adds the records of the APPENDs behind `first` to its own, as far as they can be submitted as one.
+        """Adds the records of the APPENDs after `first` to its own, as far as they can be submitted as one.
 
         Returns how many records each command has, or None when `first` stays alone. The ids are those that they would
         get one by one, and each has its reply; only that they become durable together.
@@ -352,7 +352,7 @@ class Connection(asyncio.Protocol):
                 self.close()
 
     def shut_down(self) -> None:
-        """Takes no more commands: a blocked READ returns nothing, those behind it are refused, then it closes."""
+        """Takes no more commands: a blocked READ returns nothing, those after it are refused, then it closes."""
         self.ended = True
         self._stop_receiving()
         if self.alone is not None:

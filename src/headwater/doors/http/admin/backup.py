@@ -6,7 +6,7 @@ lake, and whoever makes a backup copies them from there while the hold lasts.
     POST   /__headwater/backup                   {"hold_ms": 3600000} -> id, position, sizes, names of objects
     GET    /__headwater/backup/{id}              the same without the names; like every GET it renews the hold
     GET    /__headwater/backup/{id}/catalog?from=0&size=16777216       bytes of the catalog's copy
-    GET    /__headwater/backup/{id}/log?from=0&size=16777216           bytes of the log behind it
+    GET    /__headwater/backup/{id}/log?from=0&size=16777216           bytes of the log after it
     DELETE /__headwater/backup/{id}              ends the hold
 """
 
@@ -118,7 +118,7 @@ def _wish(body: bytes) -> Wish:
 
 
 def _read(path: Path, start: int, size: int) -> bytes:
-    """Up to `size` bytes from `start` on; none behind the end."""
+    """Up to `size` bytes from `start` on; none after the end."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         found = []

@@ -220,7 +220,7 @@ class LakeCalls:
     # ---- losses -------------------------------------------------------------------------------------------------
 
     def _losses(self, exchange: Exchange, rest: bytes, query: bytes) -> None:
-        """`GET …/losses?after=P&limit=N`: streams that let go of records behind a position, by trim or retention."""
+        """`GET …/losses?after=P&limit=N`: streams that let go of records after a position, by trim or retention."""
         exchange.only(b"GET", rest)
         wanted = parse.query(query, ("after", "limit"))
         after = parse.whole(wanted, "after", 0, SID_MAX)

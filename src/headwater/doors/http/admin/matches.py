@@ -26,7 +26,7 @@ from headwater.model.subscriptions import path_of
 NAMES_MAX = 1_000
 """In one request: each is a look into the catalog."""
 KEYS_MAX = 200_000
-"""Looked at for one pattern, about a second in slices; behind that nobody knows."""
+"""Looked at for one pattern, about a second in slices; after that nobody knows."""
 
 
 class Wanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

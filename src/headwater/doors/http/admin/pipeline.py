@@ -14,10 +14,10 @@ The feed answers with Arrow IPC, rows as in the lake, in the order of the log:
     Headwater-Log: 5b0c…/9d1e…           the log and its incarnation now
     Headwater-Position: 81236            complete up to here: the next `from`
     Headwater-Lake-Position: 70412       everything at or below this is in the lake
-    Headwater-Settled-Position: 70398    nothing behind this is in the lake
+    Headwater-Settled-Position: 70398    nothing after this is in the lake
 
-Where the last is above the one before, a flush has taken some streams further than others: records behind `from` may be
-in the lake and not here. `cut` tells how far a number of records or bytes behind a position reaches.
+Where the last is above the one before, a flush has taken some streams further than others: records after `from` may be
+in the lake and not here. `cut` tells how far a number of records or bytes after a position reaches.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class Pipeline:
             raise OffsetGone(lake_position)
 
     def _settled_position(self) -> int:
-        """Nothing behind it is in the lake. Costs a look at every file's name, once after each flush."""
+        """Nothing after it is in the lake. Costs a look at every file's name, once after each flush."""
         group = self._group
         place = group.lake_position(), group.settled_count
         if place != self._settled_at:
