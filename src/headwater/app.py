@@ -165,6 +165,7 @@ class Node:
         owned = engine.owned[0]
         self._subscriptions = subscriptions = self._subscribe(owned.group, rng)
         self._recover(owned)
+        subscriptions.read_at = lambda stream, offset: owned.reads.read_now(stream, offset, 1)
         subscriptions.start()
         owned.start()
         gc.collect()

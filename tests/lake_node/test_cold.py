@@ -87,6 +87,24 @@ def test_one_answer_spans_lake_and_memory(node: Node) -> None:
     assert answer.header("stream-up-to-date") == "true"
 
 
+def test_one_answer_spans_a_chain_of_forks_in_the_lake(node: Node) -> None:
+    forked = dict(JSON)
+    with node.connect() as connection:
+        assert connection.request("PUT", path_of("cold/0"), JSON, b"[1,2,3]").status == 201
+        for level in (1, 2):
+            forked["Stream-Forked-From"] = path_of(f"cold/{level - 1}")
+            assert connection.request("PUT", path_of(f"cold/{level}"), forked).status == 201
+            assert connection.request("POST", path_of(f"cold/{level}"), forked, b"[%d,5]" % (3 + level)).status == 204
+        for prepare in (lambda: None, lambda: flush(node)):
+            prepare()
+            answer = connection.request("GET", path_of("cold/2"))
+            assert answer.json() == [1, 2, 3, 4, 5, 5, 5] and answer.header("stream-up-to-date") == "true"
+            parts = connection.request("GET", "/cold/2/bootstrap")
+            assert parts.header("stream-next-offset") == answer.header("stream-next-offset")
+            some = connection.request("GET", f"{path_of('cold/2')}?max_bytes=4")
+            assert some.json() == [1, 2, 3, 4]
+
+
 def test_a_json_stream_comes_back_message_by_message(node: Node, tmp_path: Path) -> None:
     messages = [{"n": number, "text": "ä" * (number % 7)} for number in range(60)]
     with node.connect() as connection:

@@ -4,6 +4,8 @@ How a live read behaves for hostile or slow clients is tested elsewhere."""
 from __future__ import annotations
 
 import base64
+import socket
+import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -157,6 +159,25 @@ def test_a_waiting_poll_gets_what_is_appended__long_poll(new: New, node: Node, t
             answer = connection.read_response()
     assert (answer.status, answer.body, next_offset(answer)) == (200, b"two;", token(8))
     assert answer.header("stream-cursor")
+
+
+def test_a_poll_whose_client_resets_is_not_counted_any_more__long_poll(new: New, node: Node) -> None:
+    def open_count() -> int:
+        return node.request("GET", "/__headwater/metrics").json()["long_polls_open"]
+
+    def until(count: int) -> None:
+        deadline_s = time.monotonic() + WAIT_S
+        while open_count() != count:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.01)
+
+    before = open_count()
+    connection = node.connect()
+    connection.send(f"GET {new().path}?offset=now&live=long-poll HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    until(before + 1)
+    connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.close()
+    until(before)
 
 
 def test_a_poll_that_saw_nothing_is_204_at_the_tail__long_poll(new: New) -> None:

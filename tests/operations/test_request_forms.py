@@ -100,6 +100,28 @@ def test_trailers_are_limited_like_headers(node: Node, new: New) -> None:
     assert raw(node, body + b"X: 1\r\n" * 100 + b"\r\n", "POST").status == 204
 
 
+def test_short_chunk_extensions_count_as_much_as_long_ones(node: Node, new: New) -> None:
+    stream = new()
+    head = f"POST {stream.path} HTTP/1.1\r\nHost: a\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n"
+    chunks = b"1;xxxxxxxxxxxx\r\na\r\n" * 3_000
+    assert "trailers" in refused(raw(node, head.encode() + chunks + b"0\r\n\r\n", "POST"), 431, "head_too_large")
+    plain = b"0000000001\r\na\r\n" * 3_000
+    assert raw(node, head.encode() + plain + b"0\r\n\r\n", "POST").status == 204
+
+
+@pytest.mark.parametrize("protocol", ["RTSP/1.0", "ICE/1.0", "HTTQ/1.1", "HTTP/2.0"])
+@pytest.mark.parametrize("cut", [None, 1, 7])
+def test_another_protocol_is_not_taken_for_http(node: Node, new: New, protocol: str, cut: int | None) -> None:
+    stream = new()
+    head = f"POST {stream.path} {protocol}\r\nHost: a\r\nContent-Type: text/plain\r\nContent-Length: 1\r\n\r\n"
+    data = head.encode() + b"x"
+    with node.connect() as connection:
+        for at in range(0, len(data), cut or len(data)):
+            connection.send(data[at : at + (cut or len(data))])
+        assert connection.read_response("POST").status in (400, 505)
+    assert node.request("GET", f"{stream.path}?offset=-1").body == b""
+
+
 @pytest.mark.parametrize(("digits", "status"), [("0" * 5_000 + "5", 204), ("9" * 5_001, 413), ("1" + "0" * 18, 413)])
 def test_a_length_of_many_digits_is_taken_or_refused_in_the_servers_words(
     node: Node, new: New, digits: str, status: int

@@ -89,6 +89,20 @@ def test_an_ack_without_done_moves_cursors_and_keeps_the_claim(api: Api, room: s
         assert code(api.claim(room, "other")) == (409, "ALREADY_CLAIMED")
 
 
+def test_an_ack_inside_a_record_is_refused_in_memory_and_in_the_lake(api: Api, room: str) -> None:
+    started(api, room)
+    api.stream(f"{room}/a", "one", "two")
+    claimed = api.claim(room).json()
+    for _ in range(2):
+        for offset in (1, 4, 6, 9):
+            refused = api.ack(room, claimed, {f"{room}/a": f"{offset:020d}"}, done=True)
+            assert code(refused) == (409, "INVALID_OFFSET")
+        assert api.cursors(room) == {f"{room}/a": START}
+        api.node.request("POST", "/__headwater/flush")
+    assert api.ack(room, claimed, {f"{room}/a": f"{5:020d}"}).status == 200
+    assert api.ack(room, claimed, {f"{room}/a": f"{10:020d}"}, done=True).status == 200
+
+
 def test_done_with_work_left_wakes_again_at_once(api: Api, room: str) -> None:
     wake = started(api, room)
     api.stream(f"{room}/a", 1, 2)

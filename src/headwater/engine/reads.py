@@ -85,7 +85,12 @@ class Reads:
                 return
             if cold.joined:
                 self._read_ahead(cold, extents, result[1])
-            done(_completed(cold, *result))
+            part = _completed(cold, *result)
+            following = _following_cold(cold, part)
+            if following is None:
+                done(part)
+            else:
+                self.fetch(following, lambda more: done(_put_together(cold, part, more)))
 
         def read() -> _Found:
             found = _joined(lake, extents, cold, True) if cold.joined else None
@@ -232,6 +237,26 @@ def _completed(cold: Cold, payloads: list[Data], end: int, count: int) -> Slice:
     if isinstance(more, Slice) and more.end - cold.offset <= cold.bytes_max:
         payloads, end, count = [*payloads, *more.payloads], more.end, count + more.count
     return shown(stream, payloads, cold.offset, end, count)
+
+
+def _following_cold(cold: Cold, part: Slice) -> Cold | None:
+    """The read that has to follow where one stream's records end and those of a fork of it go on in the lake."""
+    stream, left = cold.stream, cold.bytes_max - (part.end - cold.offset)
+    if part.end != cold.until or part.end >= stream.visible or left <= 0:
+        return None
+    try:
+        more = plan(stream, part.end, left, cold.joined)
+    except Failure:
+        return None  # trimmed meanwhile: what was read is still right
+    return more if isinstance(more, Cold) and more.held_by is not cold.held_by else None
+
+
+def _put_together(cold: Cold, part: Slice, more: Slice | Failure) -> Slice:
+    """Both as one answer; the first alone when the second failed or does not fit."""
+    if isinstance(more, Failure) or more.end - cold.offset > cold.bytes_max:
+        return shown(cold.stream, part.payloads, part.start, part.end, part.count)
+    payloads = [*part.payloads, *more.payloads]
+    return shown(cold.stream, payloads, part.start, more.end, part.count + more.count)
 
 
 def _at_hand(lake: Lake, extents: list[Extent], cold: Cold) -> _Found | None:

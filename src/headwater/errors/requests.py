@@ -112,7 +112,8 @@ class BodyTooLarge(Failure):
 
     def message(self) -> str:
         limit = f"{self.setting}: {self.limit_bytes}" if self.setting else f"{self.limit_bytes}"
-        return f"the body is larger than this server takes ({limit} bytes); split the append"
+        what_to_do = "make it smaller" if self.setting == "snapshot_bytes_max" else "split the append"
+        return f"the body is larger than this server takes ({limit} bytes); {what_to_do}"
 
 
 class TooManyRecords(Failure):

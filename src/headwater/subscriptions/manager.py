@@ -9,7 +9,7 @@ answers a request before the log holds what it rests on.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from heapq import heappop, heappush
 
 import msgspec
@@ -19,9 +19,13 @@ from headwater.engine.group import Group
 from headwater.engine.loaded_stream import LoadedStream
 from headwater.engine.outcome_future import OutcomeFuture
 from headwater.engine.pending_answers import Outcome
+from headwater.engine.read_plan import plan
 from headwater.errors import (
+    BadAck,
+    BadQuery,
     Failure,
     LogUnavailable,
+    OffsetGone,
     SubscriptionExists,
     SubscriptionNotFound,
     TooManySubscriptions,
@@ -75,6 +79,10 @@ class Bearer(msgspec.Struct, frozen=True):
     generation: int | None
 
 
+async def _read_nothing(stream: LoadedStream, offset: int) -> None:
+    plan(stream, offset, 1)
+
+
 class _Then:
     """A waiter that goes on with something unless the log failed."""
 
@@ -96,6 +104,8 @@ class Manager:
         self.group = group
         self.rng = rng
         self.wakes_count = 0
+        self.read_at: Callable[[LoadedStream, int], Awaitable[object]] = _read_nothing
+        """Reads a record from an offset on. Raises BadQuery when that lies inside one."""
         self._client = client
         self.deliveries = Deliveries(self, client)
         self._members: dict[int, tuple[int, str, list[Subscription]]] = {}
@@ -288,12 +298,30 @@ class Manager:
     async def acknowledge(self, name: str, bearer: Bearer, acks: list[tuple[str, int]], done: bool) -> bool:
         """Moves cursors and renews the lease, or ends it when `done`. Returns whether another wake follows at once."""
         sub = self.find(name)
+        # Judged twice: now, so that whoever may not acknowledge is told that, and again when offsets were looked up.
+        model.acknowledge(sub, self._shown(sub, bearer), acks, done, self.streams.tail, self._now_ms())
+        await self._check_edges(sub, acks)
+        sub = self.find(name)
         event = model.acknowledge(sub, self._shown(sub, bearer), acks, done, self.streams.tail, self._now_ms())
         future = OutcomeFuture()
         self.note(event, future)
         following = done and self.wake(sub)
         await future.success()
         return following
+
+    async def _check_edges(self, sub: Subscription, acks: list[tuple[str, int]]) -> None:
+        """Raises BadAck for an offset inside a record: a worker could not read on from there."""
+        for path, offset in acks:
+            link = sub.links.get(path)
+            stream = None if link is None else self.group.loaded.find(model.key_of(path))
+            if link is None or stream is None or stream.sid != link.sid or not link.acked < offset < stream.visible:
+                continue  # the model judges it
+            try:
+                await self.read_at(stream, offset)
+            except BadQuery:
+                raise BadAck(f"offset {offset} of {path!r} lies inside a message") from None
+            except OffsetGone:
+                continue  # retention took it since it was read
 
     async def release(self, name: str, bearer: Bearer) -> None:
         sub = self.find(name)

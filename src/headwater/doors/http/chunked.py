@@ -87,8 +87,10 @@ class ChunkedBody:
         found = _SIZE.fullmatch(line)
         if found is None:
             raise BadRequest("the size of a chunk is hexadecimal digits and stands on a line of its own")
-        if len(line) > _SIZE_LINE_BYTES:
-            self._lines_room -= len(line) - _SIZE_LINE_BYTES
+        if len(line) > _SIZE_LINE_BYTES or b";" in line:
+            self._lines_room -= len(line)
+            if self._lines_room < 0:
+                raise HeadTooLarge(self._limits[2], _PART)
         size = int(found[1], 16)
         if size > self._chunks_room:
             raise BodyTooLarge(*self._limits[:2])

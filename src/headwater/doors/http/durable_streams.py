@@ -366,13 +366,12 @@ class DurableStreams:
                 return
             self.long_polls_open += 1
             timeout_s = self._settings.long_poll_timeout_ms / 1000
-            LongPoll(exchange, self._engine, stream, part.end, timeout_s, again)
+            LongPoll(exchange, self._engine, stream, part.end, timeout_s, again, self._long_poll_ended)
 
         def grown(part: Slice) -> None:
             self._answer_long_poll(exchange, part, cursor)
 
         def again(offset: int, failure: Failure | None) -> None:
-            self.long_polls_open -= 1
             if failure is not None:
                 exchange.fail(failure)
                 return
@@ -382,6 +381,9 @@ class DurableStreams:
                 exchange.fail(refused)
 
         self._engine.read(stream, offset, bytes_max, exchange.told(first), joined=True)
+
+    def _long_poll_ended(self) -> None:
+        self.long_polls_open -= 1
 
     def _answer_long_poll(self, exchange: Exchange, part: Slice, cursor: str | None) -> None:
         answer = self._read_headers(part)

@@ -189,7 +189,10 @@ def chunks_to(exchange: Exchange) -> Callable[[bytes], None]:
 
 
 class LongPoll:
-    """Waits for a stream to grow, then calls `answer` once, with where to read from, or with why there is nothing."""
+    """Waits for a stream to grow, then calls `answer` once, with where to read from, or with why there is nothing.
+
+    Calls `ended` once, also when the client goes away and nobody is answered.
+    """
 
     def __init__(
         self,
@@ -199,8 +202,10 @@ class LongPoll:
         offset: int,
         timeout_s: float,
         answer: Callable[[int, Failure | None], None],
+        ended: Callable[[], None],
     ) -> None:
         self._exchange = exchange
+        self._ended = ended
         self._engine = engine
         self._stream = stream
         self._offset = offset
@@ -228,6 +233,7 @@ class LongPoll:
     def _leave(self) -> None:
         self._timer.cancel()
         self._engine.unfollow(self._stream, self)
+        self._ended()
         if self._exchange.connection.streamer is self:
             self._exchange.connection.streamer = None
 

@@ -132,6 +132,7 @@ class RequestParser:
         "_held",
         "_host",
         "_in_step",
+        "_line",
         "_more",
         "_out",
         "_over",
@@ -175,6 +176,8 @@ class RequestParser:
         self._chunks: ChunkedBody | None = None
         self._expected_bytes = 0
         self._head_size = 0
+        self._line = b""
+        """The request's first line, as far as it has come."""
         self._head_end = b""
         """The last bytes of an unfinished head: its end may be cut."""
         self._header_count = 0
@@ -238,6 +241,8 @@ class RequestParser:
         end = self._end_of_head(data, at)
         limit = at + self._head_max - self._head_size
         part = data[at : min(end, limit)]
+        if not self._line.endswith(b"\n"):
+            self._line = (self._line + part[: part.find(b"\n") + 1 or len(part)]).lstrip(b"\r\n")
         upgrade = False
         try:
             self._parser.feed_data(part)
@@ -258,6 +263,9 @@ class RequestParser:
             return end
         self._head_size = 0
         self._head_end = b""
+        line, self._line = self._line, b""
+        if b" HTTP/" not in line:
+            self._fail(VersionNotSupported())  # llhttp takes RTSP and ICE for HTTP
         if upgrade:
             self._parser = httptools.HttpRequestParser(self)
         self._in_step = not upgrade

@@ -126,7 +126,7 @@ class BulkSnapshots:
             raise BadBody("offset is a number of bytes")
         content_types.check(entry.content_type, settings.content_type_bytes_max)
         if len(entry.body) > settings.snapshot_bytes_max:
-            raise BodyTooLarge(settings.snapshot_bytes_max)
+            raise BodyTooLarge(settings.snapshot_bytes_max, "snapshot_bytes_max")
         stream = self._engine.find(key, True)
         blob = snapshot_key(self._engine.group_of(stream).number, stream.sid, entry.offset, self._rng.token(8).hex())
         command = PublishSnapshot(entry.offset, entry.content_type, blob, len(entry.body))
