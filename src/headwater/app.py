@@ -227,7 +227,12 @@ class Node:
     def _recover(self, owned: OwnedGroup) -> None:
         loop = asyncio.get_running_loop()
         began_s = loop.time()
-        count = owned.recover()
+        try:
+            count = owned.recover()
+        except OSError as error:
+            where = Path(self.settings.data) / "wal"
+            why = f"the log in {where} cannot be opened: {error.strerror or error}; make room, or look at the disk"
+            raise CannotStart(why) from None
         if count:
             took_s = round(loop.time() - began_s, 3)
             log.info("recovered", events=count, streams=len(owned.group.loaded.by_key), seconds=took_s)

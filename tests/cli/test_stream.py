@@ -7,8 +7,10 @@ import json
 import os
 import pty
 import signal
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -470,3 +472,27 @@ def test_on_a_terminal_head_is_a_table_and_reading_ends_its_line(hw: Typed, text
     read = Terminal(hw, "read", text)
     assert read.end() == 0
     assert read.seen == "no line end\r\n"
+
+
+def test_nothing_to_append_is_told_with_what_to_give(hw: Typed, text: str) -> None:
+    for args, stdin in ((("append", text, ""), b""), (("append", text, "-"), b"")):
+        said = hw(*args, stdin=stdin, code=2).output
+        assert "nothing to append" in said and "--close" in said
+
+
+def test_a_door_that_does_not_speak_http_is_told_as_such(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answer() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                connection.recv(1024)
+                connection.sendall(b"-ERR_BAD_FORMAT expected an array\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        result = CliRunner().invoke(app, ["stream", "head", "x", "--url", url])
+        thread.join(WAIT_S)
+    assert result.exit_code == 1 and "does not answer in HTTP" in result.output
+

@@ -272,3 +272,11 @@ def test_a_node_that_is_killed_while_gc_runs_is_found_clean_each_time(node: Node
     assert {path.name for path in (node.data_directory / "lake/data/0").iterdir()} == {
         Path(name).name for name in table(node)
     }
+
+
+def test_a_directory_that_cannot_be_locked_is_told_in_a_line(left: Path) -> None:
+    (left / "lock").unlink(missing_ok=True)
+    (left / "lock").mkdir()
+    done = CliRunner().invoke(app, ["lake", "verify", "--data", str(left)])
+    assert done.exit_code == 1 and "cannot lock the data directory" in done.output
+

@@ -195,3 +195,27 @@ def test_what_no_mark_vouches_for_is_written_and_synced_again_before_it_is_promi
     assert read_back(tmp_path) == [appended(b"one"), appended(b"two")]
     assert synced and synced[-1] > 1
     assert path.read_bytes() == before
+
+
+def test_a_disk_without_room_for_the_torn_end_does_not_keep_a_log_from_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body() -> None:
+        async with opened(tmp_path) as log:
+            await log.put(appended(b"kept"))
+        (path,) = log_files(tmp_path)
+        with path.open("r+b") as file:
+            file.seek(log.wal.tail)
+            file.write(b"torn")
+
+    asyncio.run(body())
+    real = Path.open
+
+    def full(self: Path, mode: str = "r", *rest):
+        if self.name.startswith("torn-"):
+            raise OSError(28, "No space left on device")
+        return real(self, mode, *rest)
+
+    monkeypatch.setattr(Path, "open", full)
+    assert read_back(tmp_path) == [appended(b"kept")]
+    assert not list(tmp_path.glob("torn-*"))

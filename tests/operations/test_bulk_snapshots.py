@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -14,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwater.doors.http.snapshots import discard_refused
+from headwater.engine.engine import Engine
 from headwater.errors import LogUnavailable, StreamNotFound
 from headwater.model.commands import PublishSnapshot
 from tests.engine import null_group
@@ -207,9 +209,11 @@ def test_a_store_that_takes_nothing_is_503_for_each_entry_and_changes_nothing(tm
 def test_a_blob_stays_when_its_reference_may_be_in_the_log_after_a_restart() -> None:
     group = null_group()
     command = PublishSnapshot(0, "text/plain", "snapshots/1/a", 1)
-    discard_refused(group, command, LogUnavailable("the disk is full"))
+    owned: Any = {0: SimpleNamespace(group=group)}
+    engine = Engine(owned, 1, group.clock)
+    discard_refused(engine, command, LogUnavailable("the disk is full"))
     assert not group.loaded.blobs_discarded
-    discard_refused(group, command, StreamNotFound())
+    discard_refused(engine, command, StreamNotFound())
     assert [blob for _, blob in group.loaded.blobs_discarded] == ["snapshots/1/a"]
 
 

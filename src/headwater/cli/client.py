@@ -225,6 +225,8 @@ class Client:
         reason = str(why) if isinstance(why, TimeoutError) and str(why) else type(why).__name__
         advice = "the append may be stored or not; with --producer and --producer-seq repeating it is safe"
         message = f"the connection to {self.base_url} was lost ({reason})"
+        if type(why) is http.client.BadStatusLine:
+            return ConnectionLost(f"{self.base_url} does not answer in HTTP", _IS_IT_HEADWATER)
         return ConnectionLost(message, advice if method == "POST" else "run the command again")
 
 

@@ -35,7 +35,11 @@ def locked(data: Path) -> Iterator[None]:
     """Keeps nodes away from the directory. Raises Served, NoData."""
     if not (data / "catalog.db").is_file():
         raise NoData(f"{data} holds no node's data: there is no catalog.db")
-    with (data / "lock").open("ab") as lock:
+    try:
+        lock = (data / "lock").open("ab")
+    except OSError as error:
+        raise NoData(f"cannot lock the data directory {data}: {error.strerror}; copy it to where it can be") from None
+    with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -141,6 +141,8 @@ def append(
 
         path = stream_path(name)
         body = b"" if lines else _body(data, file)
+        if not body and not lines and not close:
+            raise BadUsage("there is nothing to append", "give data, or --close to close the stream")
         content_type = "application/json" if as_json else _head(client, name).content_type
         if lines:
             _append_lines(client, name, content_type, headers, file, close)

@@ -10,6 +10,8 @@ Owns the layout of keys. Never loads Arrow: a node that settles nothing uses thi
 
 from __future__ import annotations
 
+from headwater.lake.store import ObjectStore
+
 DATA, SNAPSHOTS = "data", "snapshots"
 
 
@@ -25,10 +27,12 @@ def snapshot_key(group: int, sid: int, offset: int, token: str) -> str:
     return f"{SNAPSHOTS}/{group}/{sid}/{offset:020d}-{token}"
 
 
-def snapshot_prefixes(group: int, sid: int) -> list[str]:
-    """Below which every snapshot of a stream is. Those of others may be there too: `snapshot_owner` tells."""
-    found = [f"{SNAPSHOTS}/{group}/{sid}/"]
-    return [*found, f"{SNAPSHOTS}/{sid}/"] if group == 0 else found
+def snapshots_of(store: ObjectStore, group: int, sid: int) -> list[str]:
+    """Keys of every snapshot of a stream."""
+    folders = [f"{SNAPSHOTS}/{group}/{sid}", *([f"{SNAPSHOTS}/{sid}"] if group == 0 else [])]
+    found = (stored.key for folder in folders for stored in store.list(folder))
+    # A folder of the older kind may be that of a group too.
+    return sorted(key for key in found if snapshot_owner(key) == (group, sid))
 
 
 def snapshot_owner(key: str) -> tuple[int, int] | None:

@@ -73,9 +73,13 @@ class LogFile:
 
     def _cut(self, rest: bytes) -> None:
         keep = self._path.with_name(f"{TORN}{self.end:020d}.bin")
-        with keep.open("wb") as out:
-            out.write(rest[:TORN_KEPT_BYTES_MAX])
-            os.fsync(out.fileno())
+        try:
+            with keep.open("wb") as out:
+                out.write(rest[:TORN_KEPT_BYTES_MAX])
+                os.fsync(out.fileno())
+        except OSError:
+            # Nobody was promised these bytes: without room for a copy of them a node starts all the same.
+            keep.unlink(missing_ok=True)
         with self._path.open("r+b") as file:
             # What stands behind the cut must not be found again: a later frame could end exactly in front of it.
             file.truncate(self.end - self._base)

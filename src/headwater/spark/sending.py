@@ -184,8 +184,9 @@ class Sender:
         """The node takes no request with this entry alone. Raises SinkFailed when it is a single record."""
         if of_a_chunk or len(entry.binary) == 1:
             raise SinkFailed(
-                f"the node takes no record of {max(map(len, entry.binary))} bytes, for {entry.stream!r} ({said}): "
-                "raise its body_bytes_max, or write shorter records"
+                f"the node takes no record of {max(map(len, entry.binary))} bytes, for {entry.stream!r}, in a request "
+                f"that has up to {_ENTRY_BYTES} bytes beside it ({said}): raise its body_bytes_max, or write shorter "
+                "records"
             )
         if entry.stream in held:
             return [entry]

@@ -118,4 +118,6 @@ def _show_list(place: Any) -> None:
             )
             typer.echo(printable(f"{one['backup']}  {made}  {facts}"))
     if not found:
-        typer.echo("there is no backup here", err=True)
+        where = place.url
+        typer.echo(printable(f"there is no backup in {where}; name the place that backups were made to"), err=True)
+        raise typer.Exit(1)

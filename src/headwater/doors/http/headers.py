@@ -82,7 +82,7 @@ def expiry(headers: Headers) -> tuple[int | None, int | None]:
         raise BadHeader("Stream-TTL", "not together with Stream-Expires-At")
     if ttl is not None:
         if _TTL.fullmatch(ttl) is None:
-            raise BadHeader("Stream-TTL", "expected whole seconds, without sign, point or leading zeros")
+            raise BadHeader("Stream-TTL", "expected whole seconds, at most 12 digits without sign or leading zeros")
         return int(ttl) * 1000, None
     if expires is not None:
         at_ms = moments.parse(expires.decode("latin-1"))

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headwater.lake.info import read_table
-from headwater.lake.names import DATA, SNAPSHOTS
+from headwater.lake.names import DATA, snapshots_of
 from headwater.lake.store import LakeDamaged, ObjectMissing
 from headwater.spark import rewrite as files
 from headwater.spark.job_runs import (
@@ -39,6 +39,9 @@ from headwater.spark.lake_file import LakeFile, extents_of
 from headwater.spark.lake_place import Place
 from headwater.spark.node import Node, NodeRefused
 from headwater.spark.rewrite import Changed, File, Listing, Swapped, counted, listed, over_files, summed, told, watching
+
+GROUP = 0
+"""The one that a node has."""
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -153,14 +156,16 @@ def erase_stream(
     )
     store = listing.place.store()
     objects = sorted({one.path for one in (*waiting, *others)})
-    objects += sorted(
-        stored.key for number in sorted(incarnations) for stored in store.list(f"{SNAPSHOTS}/{number}") if not kept_rows
-    )
+    if not kept_rows:
+        objects += [key for number in sorted(incarnations) for key in snapshots_of(store, GROUP, number)]
     # Last: from here on nobody writes of it any more, and the table has left its files behind.
     cleared = node.erase(stream)
     erased_ms = time.time_ns() // 1_000_000
     gone_by_ms = erased_ms + listing.unused_ms_max
     under_way = cleared["backups_held"]
+    warnings = []
+    if not incarnations:
+        warnings.append("no stream of that name was found, deleted or not: see whether it is spelt as it was")
     receipt: dict[str, object] = {
         "outcome": FINDINGS if kept_rows or under_way else DONE,
         "stream_hash": cleared["stream_hash"],
@@ -171,6 +176,7 @@ def erase_stream(
         "rows_waiting_for_gc": sum(one.rows for one in waiting),
         "rows_kept_for_forks": kept_rows,
         "runs_rewritten": len(names) > 1,
+        **({"warnings": warnings} if warnings else {}),
         "files_looked_at": len(listing.files),
         "files_rewritten": len(removed),
         "swaps": [
@@ -215,7 +221,7 @@ def _statement(kept: bool, under_way: int, objects: bool, gone_by_ms: int) -> st
             "The objects named here still hold some, and nothing refers to them: the node's gc deletes them by "
             f"{moment}, if the node runs until then and no backup holds it up."
         )
-    said.append(f"The table's own log may name it until then: {moment}.")
+    said.append(f"The table's own log may name it until {moment}.")
     said.append("What is under not_reached is for somebody else to look at; --find names what can be seen.")
     return " ".join(said)
 
