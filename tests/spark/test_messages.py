@@ -140,7 +140,7 @@ def test_a_failure_of_spark_is_one_line_and_what_to_do(text: str, told: str, wha
 
 
 @pytest.mark.full
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_checkpoint_that_cannot_be_written_is_told_and_another_one_may_be_named(
     spark: SparkSession, node: Node, tmp_path: Path
 ) -> None:
@@ -205,12 +205,12 @@ def test_a_pipeline_that_cannot_be_read_is_told_with_its_place(tmp_path: Path, n
 
 
 @pytest.mark.full
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_job_says_nothing_of_spark_unless_it_is_asked_to(node: Node, tmp_path: Path) -> None:
     def usage(*more: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "headwater", "pipeline", "run", "usage", "--master", "local[2]", *more]
         env = {**os.environ, "HEADWATER_URL": node.url}
-        return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=250)
+        return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300)
 
     quiet = usage()
     assert (quiet.returncode, quiet.stderr) == (0, "")
