@@ -4,18 +4,23 @@ Nothing here decides what is right; it only holds still until asked."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
 
 from headwater.catalog.sqlite import SqliteCatalog
+from headwater.engine.engine import Engine
 from headwater.engine.group import Group
 from headwater.engine.loaded_stream import LoadedStream
 from headwater.engine.pending_answers import Outcome
 from headwater.engine.read_plan import plan
+from headwater.engine.reads import Reads
+from headwater.engine.reads_by_id import ReadsById
 from headwater.log.null import NullLog
 from headwater.model.commands import Append, Command, Create, Durability, Producer
 from headwater.model.events import Event
 from headwater.model.offsets import START
 from headwater.model.stream import Limits
-from headwater.ports import BROKEN, Catalog, Log, LogFailure
+from headwater.ports import BROKEN, Catalog, Lake, Log, LogFailure
 
 KEY = "_default/s"
 STEP = 10
@@ -162,6 +167,13 @@ def group_on(
         limits or Limits(),
         hot_bytes_max,
     )
+
+
+def engine_on(group: Group, lake: Lake | None = None) -> Engine:
+    """An engine of one group, without what works beside it. Runs inside an event loop."""
+    reads = Reads(group, lake)
+    owned: Any = SimpleNamespace(group=group, reads=reads, by_id=ReadsById(group, reads), number=group.number)
+    return Engine({0: owned}, 1, group.clock)
 
 
 def null_group() -> Group:

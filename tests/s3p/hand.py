@@ -9,10 +9,8 @@ from collections.abc import Callable, Coroutine
 from headwater.config import Settings
 from headwater.doors.s3p.connection import Connection
 from headwater.doors.s3p.server import S3pServer
-from headwater.engine.reads import Reads
-from headwater.engine.reads_by_id import ReadsById
 from headwater.ports import Lake
-from tests.engine import Bench
+from tests.engine import Bench, engine_on
 
 
 class HandTransport:
@@ -71,7 +69,7 @@ class Door(Bench):
 
     def __init__(self, settings: Settings | None = None, lake: Lake | None = None) -> None:
         super().__init__()
-        self.server = S3pServer(settings or Settings(), self.group, ReadsById(self.group, Reads(self.group, lake)))
+        self.server = S3pServer(settings or Settings(), engine_on(self.group, lake))
 
     def peer(self) -> Peer:
         return Peer(self.server)

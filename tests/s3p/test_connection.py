@@ -286,7 +286,7 @@ def test_a_read_that_is_being_looked_for_is_still_answered_after_the_end_of_inpu
         door = Door()
         door.create("_default/s")
         asked: list[Callable[[list[Record]], None]] = []
-        door.server.by_id.read = lambda *given: asked.append(given[5])  # type: ignore[method-assign]
+        door.server.engine.read_by_id = lambda *given: asked.append(given[5])  # type: ignore[method-assign]
         peer = door.peer()
         peer.send(read_request(b"s", block=60_000))
         assert peer.connection.eof_received() and door.server.blocked_count == 0
