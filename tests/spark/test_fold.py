@@ -104,7 +104,7 @@ def test_two_thousand_streams_are_folded_and_then_only_those_that_changed(spark:
     assert first["records"] == sum(map(len, model.values()))
     for name in random.Random(1).sample(sorted(model), 50):
         assert_folded(node, model, name, last_of)
-    assert (run()["due"], calls.groups()[0]["position"]) == (0, calls.groups()[0]["lake_position"])
+    assert run()["due"] == 0
 
     changed = {"runs/stream 7": events(1, 4), "runs/stream 1999": events(2, 9), "runs/stream 4": events(3, 2)}
     fill(calls, model, changed)
