@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from headwater.spark.runs import JobRefused
 from typer.testing import CliRunner
 
 from headwater.cli.main import app
 from headwater.cli.pipeline import run_app
 from headwater.spark import session as sessions
 from headwater.spark.failures import advice, cause
+from headwater.spark.job_runs import JobRefused
 from headwater.spark.launch import refusal, why
 from headwater.spark.node import Node as Calls
 from headwater.spark.session import SparkMissing, findings, session
