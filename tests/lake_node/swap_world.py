@@ -62,7 +62,7 @@ class SwapListLake(ListLake):
             self.table.pop(file, None)
         self.table |= {file: self.places(file) for file in found.files}
 
-    def reconcile(self, alive: dict[str, bool], fresh: set[str]) -> int:
+    def reconcile(self, alive: dict[str, bool], fresh: set[str], group: int) -> int:
         missing = [file for file, used in alive.items() if used and file not in self.table]
         self.table |= {file: self.places(file) for file in missing}
         return super().reconcile(alive, fresh) + len(missing)
