@@ -65,7 +65,7 @@ class SwapListLake(ListLake):
     def reconcile(self, alive: dict[str, bool], fresh: set[str], group: int) -> int:
         missing = [file for file, used in alive.items() if used and file not in self.table]
         self.table |= {file: self.places(file) for file in missing}
-        return super().reconcile(alive, fresh) + len(missing)
+        return super().reconcile(alive, fresh, group) + len(missing)
 
 
 def _joined(records: list[tuple[Run, int]], seq: int) -> Run:
