@@ -20,7 +20,7 @@ from headwater.engine.backup import Backups, Hold
 from headwater.engine.lake_gc import LakeGc
 from headwater.engine.upkeep import Upkeep
 from headwater.errors import LogUnavailable, Overloaded
-from headwater.ports import BlobsUnavailable, GcFiles, LakeGcResult, Pending, SystemRng
+from headwater.ports import BROKEN, BlobsUnavailable, GcFiles, LakeGcResult, LogFailure, Pending, SystemRng
 from tests.lake_node.swap_world import SwapListLake, SwapWorld
 from tests.lake_node.test_histories import KEYS, Step, appends, first, histories, lets_go, meanwhile, picks, quietly
 from tests.lake_node.test_histories import step as a_step
@@ -250,7 +250,7 @@ def test_a_backup_that_fails_holds_nothing_and_leaves_nothing(
 def test_no_backup_is_made_of_a_log_that_failed(tmp_path: Path) -> None:
     async def body(world: Safe) -> None:
         backups = world.backups()
-        world.wal.failure = "broken"
+        world.wal.failure = LogFailure(BROKEN, "broken")
         with pytest.raises(LogUnavailable):
             await backups.take(HOLD_MS)
         assert not backups.held()

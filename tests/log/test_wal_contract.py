@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from headwater.log.wal import Wal
+from headwater.ports import BROKEN, LogFailure
 from tests.log.contract import LogContract
 
 
@@ -19,7 +20,7 @@ class TestWal(LogContract):
 
     def crash(self, log: Any) -> None:
         """What a kill leaves: whatever the writer has written by now. The thread ends without a last sync."""
-        log.failure = "killed"
+        log.failure = LogFailure(BROKEN, "killed")
         log.close()
 
     def break_writes(self, log: Any, monkeypatch: pytest.MonkeyPatch) -> None:

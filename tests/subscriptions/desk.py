@@ -14,7 +14,7 @@ from headwater.model import subscriptions as model
 from headwater.model.commands import Append, Create, Delete
 from headwater.model.events import Event
 from headwater.model.subscriptions import Config
-from headwater.ports import Catalog, SystemRng
+from headwater.ports import BROKEN, Catalog, LogFailure, SystemRng
 from headwater.subscriptions.keys import Keys
 from headwater.subscriptions.manager import Manager
 from headwater.subscriptions.registry import Registry
@@ -102,7 +102,7 @@ class Desk:
             self.group.progress()
 
     async def fail(self) -> None:
-        self.log.failure = "the disk is on fire"
+        self.log.failure = LogFailure(BROKEN, "the disk is on fire")
         self.group.progress()
         await self.turn()
 
