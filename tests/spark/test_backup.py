@@ -398,9 +398,9 @@ def test_nothing_is_called_a_backup_when_the_node_went_away_meanwhile(
         backup(spark, calls(node), to=target)
     assert listed(target) == []
     monkeypatch.undo()
-    # What it copied is not vouched for by anything: it is copied again, over itself.
+    # What it copied is not vouched for by anything: it is copied again, over itself, with the record of the failed run.
     again = backup(spark, calls(node), to=target)
-    assert again["objects_copied"] == again["objects"] == 1
+    assert again["objects_copied"] == again["objects"] == 2
 
 
 def test_a_hold_is_let_go_of_whatever_becomes_of_the_job(

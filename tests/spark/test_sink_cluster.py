@@ -88,6 +88,11 @@ class Driver:
     def written_bytes(self) -> int:
         return sum(streams.tail(self.node, f"sink/s{s}") for s in range(STREAMS))
 
+    def hot_bytes(self) -> int:
+        """What records take in the node's memory: more than their payload."""
+        found: int = self.node.request("GET", "/__headwater/metrics").json()["hot_bytes"]
+        return found
+
     def until(self, what: str, is_so: Callable[[], bool]) -> None:
         deadline_s = time.monotonic() + WAIT_S
         while not is_so():
@@ -104,7 +109,7 @@ class Driver:
         """While inside, some of the batch is on its streams, the rest is not, and the node takes nothing more."""
         with self.node.full():
             # It takes the append that goes beyond its ceiling, and none after it.
-            self.until(f"the node is full in batch {batch}", lambda: self.written_bytes() > batch * HOT_BYTES_MAX)
+            self.until(f"the node is full in batch {batch}", lambda: self.hot_bytes() > HOT_BYTES_MAX)
             assert not self.is_committed(batch)
             yield
             assert batch * BATCH_BYTES < self.written_bytes() < (batch + 1) * BATCH_BYTES
