@@ -116,3 +116,9 @@ def test_the_guide_names_the_failures_that_may_have_had_an_effect() -> None:
 def test_raising_and_calling_are_uses_and_importing_or_catching_is_not() -> None:
     source = "from errors import A, B, C, D\nraise A\nraise B(1)\nx = errors.C()\ntry: pass\nexcept D: pass\n"
     assert used(source) == {"A", "B", "C"}
+
+
+def test_a_body_that_is_too_large_is_told_what_can_be_done_about_it() -> None:
+    assert "split the append" in errors.BodyTooLarge(5, "body_bytes_max").message()
+    assert "make it smaller" in errors.BodyTooLarge(5, "snapshot_bytes_max").message()
+

@@ -3,6 +3,8 @@ Nothing here needs a node or Spark."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from typer.testing import CliRunner
 
@@ -37,3 +39,10 @@ def test_an_address_where_nobody_is_is_told_at_once(job: str) -> None:
     done = CliRunner().invoke(app, ["pipeline", "run", job, "--url", "http://127.0.0.1:9"])
     assert done.exit_code == 1
     assert "no node answers" in done.output
+
+
+def test_a_place_without_backups_is_named_and_fails(tmp_path: Path) -> None:
+    place = str(tmp_path / "none")
+    done = CliRunner().invoke(app, ["pipeline", "run", "restore", "--from", place, "--list"])
+    assert done.exit_code == 1 and f"there is no backup in {place}" in done.output.replace("\n", "")
+
