@@ -227,7 +227,7 @@ class Group:
             return
         else:
             self._want_commit()
-        self._settle(stream, event)
+        self._publish(stream, event)
         waiter.resolve(event)
 
     def _delete(self, stream: LoadedStream, event: Deleted, waiter: Waiter | None) -> None:
@@ -263,7 +263,7 @@ class Group:
     ) -> None:
         self._answers.sync_target = position
         if position <= self.log.synced:
-            self._settle(stream, event)
+            self._publish(stream, event)
             if waiter is not None:
                 waiter.resolve(event)
             return
@@ -309,7 +309,7 @@ class Group:
                                 observer.grown(stream, outcome.start)
                     else:
                         self._mark_published(stream.key, position)
-                        self._settle(stream, outcome)
+                        self._publish(stream, outcome)
                 if waiter is not None:
                     waiter.resolve(outcome)
         # Followers once per pass, after every writer was answered: an event reaches them encoded once.
@@ -324,7 +324,7 @@ class Group:
         if self._unpublished.get(key, 0) <= position:
             self._unpublished.pop(key, None)
 
-    def _settle(self, stream: LoadedStream, event: Outcome) -> None:
+    def _publish(self, stream: LoadedStream, event: Outcome) -> None:
         """Makes a durable event visible."""
         if type(event) is Appended:
             stream.visible = event.end
