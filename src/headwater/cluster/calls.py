@@ -34,6 +34,9 @@ class Calls:
 
     def __init__(self, members: Members) -> None:
         self._members = members
+        self.me = members.me
+        self.count = members.count
+        self.owner = members.owner
         self._answers: dict[str, Answer] = {}
         self._idle: dict[int, list[_Line]] = {}
 

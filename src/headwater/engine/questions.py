@@ -13,7 +13,21 @@ Answer = Callable[..., Awaitable[Any]]
 
 
 class Questions(Protocol):
+    """Processes that serve groups are numbered from 0."""
+
+    me: int
+    count: int
+    """How many processes there are."""
+
+    def owner(self, group: int) -> int:
+        """The process that serves a group."""
+        ...
+
     def register(self, name: str, answer: Answer) -> None: ...
+
+    async def ask(self, member: int, name: str, *arguments: Any, into: Any = Any) -> Any:
+        """The answer of one process, which is an `into`. Raises its refusal, or that it cannot be reached."""
+        ...
 
     async def ask_owner(self, group: int, name: str, *arguments: Any, into: Any = Any) -> Any:
         """The answer of the process that serves a group. Raises its refusal, or that it cannot be reached."""
@@ -27,11 +41,20 @@ class Questions(Protocol):
 class LocalQuestions:
     """Questions of a node with one process."""
 
+    me = 0
+    count = 1
+
     def __init__(self) -> None:
         self._answers: dict[str, Answer] = {}
 
+    def owner(self, group: int) -> int:
+        return 0
+
     def register(self, name: str, answer: Answer) -> None:
         self._answers[name] = answer
+
+    async def ask(self, member: int, name: str, *arguments: Any, into: Any = Any) -> Any:
+        return await self._answers[name](*arguments)
 
     async def ask_owner(self, group: int, name: str, *arguments: Any, into: Any = Any) -> Any:
         return await self._answers[name](*arguments)
