@@ -53,7 +53,6 @@ from headwater.engine import buckets as engine_buckets
 from headwater.engine.engine import Engine
 from headwater.engine.group import Group
 from headwater.engine.owned_group import CatalogFiles, GroupOptions, OwnedGroup
-from headwater.engine.questions import LocalQuestions
 from headwater.engine.recovery import LogContradiction
 from headwater.lake.append_pressure import AppendPressure
 from headwater.lake.cache import DiskCache
@@ -239,7 +238,7 @@ class Node:
 
     def _routes(self, engine: Engine, streams: DurableStreams, blobs: StoreBlobs, rng: SystemRng) -> Routes:
         settings = self.settings
-        directory = engine_buckets.Buckets(engine, LocalQuestions())
+        directory = engine_buckets.Buckets(engine, engine.questions)
         buckets = Buckets(directory)
         snapshots = Snapshots(engine, blobs, settings, rng)
         routes = Routes(settings, streams, buckets, snapshots, Batches(engine, directory, settings))

@@ -15,6 +15,7 @@ from headwater.engine.group import Group
 from headwater.engine.loaded_stream import Follower, LoadedStream, Observer
 from headwater.engine.owned_group import OwnedGroup
 from headwater.engine.pending_answers import Waiter
+from headwater.engine.questions import LocalQuestions, Questions
 from headwater.engine.read_plan import Slice
 from headwater.engine.reads import Done
 from headwater.engine.reads_by_id import Place, Record
@@ -34,8 +35,12 @@ class NotOwned(Exception):
 class Engine:
     """With one group every call below is that group's own: it costs nothing to ask here."""
 
-    def __init__(self, owned: dict[int, OwnedGroup], groups_count: int, clock: Clock) -> None:
+    def __init__(
+        self, owned: dict[int, OwnedGroup], groups_count: int, clock: Clock, questions: Questions | None = None
+    ) -> None:
         self.owned = owned
+        self.questions: Questions = LocalQuestions() if questions is None else questions
+        """The way to groups of other processes."""
         self.groups_count = groups_count
         self.clock = clock
         only = owned[0].group if groups_count == 1 else None
@@ -58,6 +63,14 @@ class Engine:
         if self.groups_count == 1:
             return 0
         return xxh3_64_intdigest(key.encode()) % self.groups_count
+
+    def place(self, key: str) -> int:
+        """The group that the stream of that name lives in, as far as this process can tell without asking another."""
+        return self.home(key)
+
+    async def locate(self, key: str) -> int:
+        """The group that the stream of that name lives in, or would be created in."""
+        return self.place(key)
 
     def group(self, key: str) -> Group:
         """Raises NotOwned."""
