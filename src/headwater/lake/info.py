@@ -6,7 +6,7 @@ judges what it finds: `verify` does.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -44,12 +44,19 @@ def read_table(store: ObjectStore) -> tuple[int, dict[str, FileInfo]] | None:
     return table.version(), {row[0]: FileInfo(*row) for row in zip(*columns, strict=True)}
 
 
-def describe(store: ObjectStore, catalog: Counted) -> dict[str, Any]:
-    """Costs a listing of the table and of the snapshots, and a walk over an index of the catalog."""
+def describe(store: ObjectStore, catalogs: Sequence[Counted]) -> dict[str, Any]:
+    """What the lake holds, by the catalogs of all groups.
+
+    Costs a listing of the table and of the snapshots, and a walk over an index of each catalog.
+    """
     found = read_table(store)
     version, files = (None, {}) if found is None else found
-    live = catalog.live_rows()
-    known = catalog.files()
+    live = {name: count for catalog in catalogs for name, count in catalog.live_rows().items()}
+    known = {name: dead_ms for catalog in catalogs for name, dead_ms in catalog.files().items()}
+    counts: dict[str, int] = {}
+    for catalog in catalogs:
+        for name, count in catalog.counts().items():
+            counts[name] = counts.get(name, 0) + count
     total = _sum(files.values())
     rows = total["rows"]
     snapshots = [stored.size_bytes for stored in store.list(SNAPSHOTS)]
@@ -64,8 +71,8 @@ def describe(store: ObjectStore, catalog: Counted) -> dict[str, Any]:
         "files_waiting_for_deletion": sum(1 for dead_ms in known.values() if dead_ms is not None),
         "snapshots": len(snapshots),
         "snapshot_bytes": sum(snapshots),
-        **catalog.counts(),
-        "catalog_position": catalog.position(),
+        **counts,
+        "catalog_position": sum(catalog.position() for catalog in catalogs),
         "groups": [
             {"group": group, **_sum(info for info in files.values() if info.group == group)}
             for group in sorted({info.group for info in files.values() if info.group is not None})
