@@ -95,21 +95,21 @@ class Engine:
             return self.place(key)
         return int(await self.questions.ask_owner(home, "placement", key))
 
-    def admit(self, key: str, group: int, version: int) -> None:
+    def admit(self, key: str, group: int, version: int, creates: bool) -> None:
         """The name's home, which another process serves, has sent a request to `group` by a placement.
 
-        Raises MemberUnavailable when the name has been placed elsewhere since, and NotOwned.
+        Raises NotOwned, and MemberUnavailable for a creation when the name has been placed elsewhere since.
         """
         if group not in self.owned:
             raise NotOwned(group)
-        if self._barred.get(key, -1) >= version:
+        if creates and self._barred.get(key, -1) >= version:
             raise MemberUnavailable(self.questions.owner(self.home(key)))
         if len(self._guests) >= GUESTS_MAX:
             self._guests.clear()
         self._guests[key] = group
 
     def bar(self, key: str, version: int) -> None:
-        """Refuses from now on what was sent here by a placement of that version or an older one."""
+        """Refuses from now on creations that were sent here by a placement of that version or an older one."""
         self._barred.pop(key, None)
         self._barred[key] = version
         if len(self._barred) > BARRED_MAX:

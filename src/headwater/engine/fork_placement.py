@@ -35,6 +35,14 @@ class ForkPlacement:
         if engine.groups_count > 1:
             engine.observe(self)
 
+    def is_deciding(self, key: str) -> bool:
+        """True while it is being decided where the name is placed: a creation should wait for `decided`."""
+        return key in self._deciding
+
+    async def decided(self, key: str) -> None:
+        async with self._deciding.of(key):
+            pass
+
     async def place(self, key: str, source: str) -> None:
         """On return a fork of `source` can be created by the name `key`. Called where the home of `key` is."""
         engine = self._engine

@@ -47,20 +47,20 @@ class Elsewhere:
             if found is None:
                 raise MemberUnavailable(engine.questions.owner(home))
             try:
-                engine.admit(key, int(found[1]), int(found[2]))
+                engine.admit(key, int(found[1]), int(found[2]), exchange.request.method == b"PUT")
             except NotOwned:
                 raise MemberUnavailable(engine.questions.owner(home)) from None
             act()
-        elif source is not None:
-            exchange.run(self._fork(exchange, key, source, act))
+        elif source is not None or (exchange.request.method == b"PUT" and self._placing.is_deciding(key)):
+            exchange.run(self._created(exchange, key, source, act))
         else:
             self._where_placed(exchange, key, act)
 
-    async def _fork(self, exchange: Exchange, key: str, source: str, act: Callable[[], None]) -> None:
+    async def _created(self, exchange: Exchange, key: str, source: str | None, act: Callable[[], None]) -> None:
         connection = exchange.connection
         connection.unjudged = exchange  # what came after it on its connection may be about the fork
         try:
-            await self._placing.place(key, source)
+            await (self._placing.decided(key) if source is None else self._placing.place(key, source))
         finally:
             connection.unjudged = None
         self._where_placed(exchange, key, act)
