@@ -83,6 +83,8 @@ class Append(msgspec.Struct, frozen=True):
     if_match: str | None = None
     ms: int | None = None
     """A client-chosen timestamp for the records' ids (S3P's ID option)."""
+    create: Create | None = None
+    """How a stream that is missing is made first; None: then there is nothing to append to."""
 
 
 @final
