@@ -110,6 +110,15 @@ def test_a_process_that_is_away_gives_its_own_entries_that_answer_and_no_others_
     assert statuses(bulk(both, 0, entries_of(names))) == [204] * 4
 
 
+def test_a_fault_of_a_process_is_told_for_its_own_entries_and_no_others__append(both: TwoMembers) -> None:
+    names = everywhere(both)
+    for number in (1, 3):
+        both.members[1].engine.owned[number].group.log.add = None  # type: ignore[assignment,method-assign]
+    answers = bulk(both, 0, entries_of(names))
+    assert statuses(answers) == [204, 500, 204, 500]
+    assert codes(answers)[1::2] == ["internal_error"] * 2
+
+
 def test_many_entries_for_a_process_keep_their_order_over_several_questions__append(
     both: TwoMembers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,6 +166,20 @@ def test_a_bucket_that_only_streams_of_another_process_make_is_a_bucket__append(
     assert statuses(bulk(both, 0, entries_of([here]))) == [204]
     assert statuses(bulk(both, 0, entries_of([f"/{there}"]))) == [204]
     assert both.read(there).body == b"x"
+
+
+def test_one_process_with_several_groups_asks_nobody() -> None:
+    with two_members(count=1) as alone:
+        names = everywhere(alone)
+        entries = [{"stream": name, "text": [f"{n}"], **TEXTS} for n in range(3) for name in names]
+        assert statuses(bulk(alone, 0, entries)) == [204] * 12
+        assert statuses(publish(alone, 0, [{"stream": name, "offset": 1, "body": b"x"} for name in names])) == [204] * 4
+        with alone.connect(0) as connection:
+            events = tail(connection, "bucket=town&from=start")
+            found = [next(events) for _ in range(9)][1:]
+        assert sorted(map(data_of, found)) == sorted((name, text) for name in names for text in "12")
+        assert groups_in(found[-1].id) == ["0", "1", "2", "3"]
+        assert alone.members[0].questions.asked == []
 
 
 # ---- forks that live outside their name's home ------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Two processes of a node, as far as requests about many streams go, in one event loop on a thread of its own.
+"""Two processes of a node (or so many as a test says), as far as requests about many streams go, in one event loop.
 Each has its groups, its HTTP door and a Unix socket for the other; questions between them are packed and unpacked."""
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ from tests.support.http import Connection, Headers, Response
 
 HOST = "127.0.0.1"
 WITHIN_S = 60.0
-MEMBERS, GROUPS = 2, 4
+GROUPS = 4
 
 
 class Routed:
     """Questions of one member, through everything that they become on their way."""
 
-    def __init__(self, me: int, everyone: dict[int, Routed]) -> None:
+    def __init__(self, me: int, count: int, everyone: dict[int, Routed]) -> None:
         self.me = me
-        self.count = MEMBERS
+        self.count = count
         self.away: dict[int, type[Failure]] = {}
         """Members that cannot be reached from here, and how that shows."""
         self.asked: list[str] = []
@@ -58,7 +58,7 @@ class Routed:
         everyone[me] = self
 
     def owner(self, group: int) -> int:
-        return group % MEMBERS
+        return group % self.count
 
     def register(self, name: str, answer: Callable[..., Any]) -> None:
         self._answers[name] = answer
@@ -85,7 +85,7 @@ class Routed:
         return await self.ask(self.owner(group), name, *arguments, into=into)
 
     async def ask_all(self, name: str, *arguments: Any, into: Any = Any) -> list[Any]:
-        return [await self.ask(member, name, *arguments, into=into) for member in range(MEMBERS)]
+        return [await self.ask(member, name, *arguments, into=into) for member in range(self.count)]
 
 
 class _InternalExchange(Exchange):
@@ -117,19 +117,19 @@ class KeptBlobs:
 
 
 class Member:
-    def __init__(self, me: int, everyone: dict[int, Routed], directory: Path, blobs: KeptBlobs) -> None:
+    def __init__(self, members: Members, everyone: dict[int, Routed], blobs: KeptBlobs) -> None:
         settings = config.resolve({"memory": True, "listen": f"{HOST}:0"}, {}, None).settings
         clock, rng = SystemClock(), SystemRng()
-        self.members = Members(me, MEMBERS, GROUPS, directory)
+        self.members = members
         owned: dict[int, Any] = {}
         schedule = asyncio.get_running_loop().call_soon
-        for number in self.members.groups_of(me):
+        for number in members.groups_of(members.me):
             group = Group(NullLog(), SqliteCatalog(None), clock, schedule, Limits(), 1 << 30, number, GROUPS)
             reads = Reads(group, None)
             owned[number] = SimpleNamespace(
                 group=group, reads=reads, by_id=ReadsById(group, reads), number=number
             )
-        self.questions = Routed(me, everyone)
+        self.questions = Routed(members.me, members.count, everyone)
         self.engine = engine = Engine(owned, GROUPS, clock, self.questions)
         buckets = Buckets(engine, self.questions)
         responder = Responder(settings.cors_origin, settings.memory)
@@ -170,17 +170,19 @@ class Member:
 
 
 class TwoMembers:
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, count: int, directory: Path) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
         self.blobs = KeptBlobs()
         self.members: list[Member] = []
-        self.run(self._start(directory))
+        self.run(self._start(count, directory))
 
-    async def _start(self, directory: Path) -> None:
+    async def _start(self, count: int, directory: Path) -> None:
         everyone: dict[int, Routed] = {}
-        self.members = [Member(me, everyone, directory, self.blobs) for me in range(MEMBERS)]
+        self.members = [
+            Member(Members(me, count, GROUPS, directory), everyone, self.blobs) for me in range(count)
+        ]
         for member in self.members:
             await member.start()
 
@@ -216,14 +218,14 @@ class TwoMembers:
 
     def read(self, name: str) -> Response:
         """From the process that serves the name's home."""
-        return self.request(self.home(name) % MEMBERS, "GET", f"/v1/stream/{name}")
+        return self.request(self.home(name) % len(self.members), "GET", f"/v1/stream/{name}")
 
 
 @contextmanager
-def two_members() -> Iterator[TwoMembers]:
+def two_members(count: int = 2) -> Iterator[TwoMembers]:
     # Not below pytest's directory: the path of a Unix socket is short.
     with tempfile.TemporaryDirectory(prefix="headwater-") as directory:
-        both = TwoMembers(Path(directory))
+        both = TwoMembers(count, Path(directory))
         try:
             yield both
         finally:

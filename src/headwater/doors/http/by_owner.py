@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+from headwater.doors import faults
 from headwater.doors.http.bulk_answers import Answer, told_failure
 from headwater.engine.engine import Engine
 from headwater.engine.questions import Questions
@@ -58,6 +59,10 @@ async def ask_owner(
             except Failure as refused:
                 failure = refused
                 answers = [told_failure(refused)] * len(part)
+            except Exception:
+                # A fault there, or of what it answered: the other processes' entries have their own answers.
+                failure = faults.report("http", member=member, question=name)
+                answers = [told_failure(failure)] * len(part)
         for (index, _), answer in zip(part, answers, strict=True):
             tell(index, answer)
 
