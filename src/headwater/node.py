@@ -227,15 +227,16 @@ class Node:
     def _routes(self, engine: Engine, streams: DurableStreams, blobs: StoreBlobs, rng: SystemRng) -> Routes:
         settings = self.settings
         directory = engine_buckets.Buckets(engine, engine.questions)
-        elsewhere = None
-        if engine.groups_count > 1:
-            elsewhere = Elsewhere(engine, ForkPlacement(engine), Forwarder(self._members))
+        placing = ForkPlacement(engine) if engine.groups_count > 1 else None
+        elsewhere = None if placing is None else Elsewhere(engine, placing, Forwarder(self._members))
         buckets = Buckets(directory)
         snapshots = Snapshots(engine, blobs, settings, rng)
-        routes = Routes(settings, streams, buckets, snapshots, Batches(engine, directory, settings), elsewhere)
+        batches = Batches(engine, directory, settings, placing)
+        routes = Routes(settings, streams, buckets, snapshots, batches, elsewhere)
         routes.call("/__headwater/buckets", buckets.by_any_name)
         self._bulk_snapshots = BulkSnapshots(engine, blobs, settings, rng)
         routes.call("/__headwater/snapshots", self._bulk_snapshots.handle)
+        routes.call("/__headwater/tail", Tails(engine, settings, self._members).handle)
         return routes
 
     def _pipeline_calls(
@@ -245,7 +246,6 @@ class Node:
         settings, group = self.settings, owned.group
         place = lake_location.place(settings, store)
         routes.expect = partial(check_log, group)
-        routes.call("/__headwater/tail", Tails(group, settings).handle)
         describe = None if owned.files is None else _describer(store, owned.files)
         pipeline = Pipeline(group, owned.flusher, encode_feed, describe)
         routes.call("/__headwater/lake", pipeline.lake)

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from headwater.doors.http import by_owner
+from headwater.engine.placements import Placed, Placements, encode
 from headwater.errors import MemberUnavailable, OutcomeUnknown
 from headwater.model.commands import Create, Delete
 from tests.engine import Inbox
@@ -187,18 +188,18 @@ def test_one_process_with_several_groups_asks_nobody() -> None:
 
 def place(both: TwoMembers, name: str, group: int) -> None:
     """Makes the stream of that name live in a group that is not its home, as a fork does."""
-    home, lives = both.members[both.home(name) % 2].engine, both.members[group % 2].engine
-    inbox = Inbox()
-    both.run(lambda: lives.owned[group].group.submit(name, Create(name, "text/plain", []), inbox))
-    assert not inbox.waits
-    plain = home.place
-    home.place = lambda key: group if key == name else plain(key)  # type: ignore[method-assign]
+    home, lives = both.home(name), both.members[group % 2].engine
+    at_home = both.members[home % 2].engine.owned[home].group
+    both.run(lambda: at_home.note(Placements.name, encode(Placed(name, group))))
+    both.run(lambda: lives.owned[group].group.submit(name, Create(name, "text/plain", []), Inbox()))
 
 
 @pytest.mark.parametrize("member", [0, 1])
-@pytest.mark.parametrize("home", [0, 1])
-def test_an_entry_finds_a_fork_in_the_group_it_lives_in__append(both: TwoMembers, member: int, home: int) -> None:
-    name, group = both.names(home, 1)[0], 3 - home
+@pytest.mark.parametrize(("home", "group"), [(0, 3), (1, 2), (0, 2), (3, 1)])
+def test_an_entry_finds_a_fork_in_the_group_it_lives_in__append(
+    both: TwoMembers, member: int, home: int, group: int
+) -> None:
+    name = both.names(home, 1)[0]
     place(both, name, group)
     entries = [{"stream": name, "text": ["a"], "content_type": "text/plain"}, *entries_of([name], "b")]
     answers = bulk(both, member, entries)
@@ -212,14 +213,43 @@ def test_an_entry_finds_a_fork_in_the_group_it_lives_in__append(both: TwoMembers
         assert [next(events).name, next(events).json()["data"]] == ["open", "b"]
 
 
-def test_a_fork_that_goes_meanwhile_is_made_nowhere_but_at_home__append(both: TwoMembers) -> None:
+def test_a_name_is_used_again_where_it_is_placed_unless_it_has_been_placed_elsewhere_since__append(
+    both: TwoMembers,
+) -> None:
     name = both.names(0, 1)[0]
     place(both, name, 3)
-    lives = both.members[1].engine.owned[3].group
-    both.run(lambda: lives.submit(name, Delete(), Inbox()))
+    lives = both.members[1].engine
+    both.members[0].questions.register("placement_tidy", _nothing)  # as if the home did not hear of the deletion
+    both.run(lambda: lives.owned[3].group.submit(name, Delete(), Inbox()))
     answers = bulk(both, 0, entries_of([name]))
+    assert [(one["status"], one["created"]) for one in answers] == [(204, True)]
+    assert both.run(lambda: lives.owned[3].group.has(name))
+    both.run(lambda: lives.owned[3].group.submit(name, Delete(), Inbox()))
+    both.run(lambda: lives.bar(name, 1 << 40))
+    answers = bulk(both, 1, entries_of([name]))
     assert [(one["status"], one["error"]["retryable"]) for one in answers] == [(503, True)]
-    assert both.run(lambda: lives.loaded.find(name)) is None
+    assert not both.run(lambda: lives.owned[3].group.has(name))
+
+
+async def _nothing(*_: Any) -> None: ...
+
+
+def test_a_creation_waits_until_it_is_decided_where_its_name_is_placed__append(both: TwoMembers) -> None:
+    name = both.names(0, 1)[0]
+    locks = both.members[0].placing._deciding
+    deciding = locks.of(name)
+    both.run(deciding.__aenter__())
+    with both.connect(1) as connection:
+        body = json.dumps([*entries_of([name], "1"), {"stream": name, "content_type": "text/plain", "text": ["2"]}])
+        connection.send(encode_request("POST", APPEND, {}, body.encode()))
+        wait_until(lambda: both.run(lambda: locks._held[name][1]) == 2)
+        place(both, name, 1)
+        both.run(deciding.__aexit__(None, None, None))
+        answers = connection.read_response("POST").json()
+    assert [int(one["stream_next_offset"]) for one in answers] == [1, 2]
+    assert not any("created" in one for one in answers)
+    assert both.run(lambda: both.members[1].engine.owned[1].group.has(name))
+    assert not both.run(lambda: both.members[0].engine.owned[0].group.has(name))
 
 
 # ---- snapshots --------------------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ Each has its groups, its HTTP door and a Unix socket for the other; questions be
 from __future__ import annotations
 
 import asyncio
-import os
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -23,14 +22,16 @@ from headwater.doors.http.admin.bulk_snapshots import BulkSnapshots
 from headwater.doors.http.buckets import Buckets as BucketDoor
 from headwater.doors.http.bulk_append import Batches
 from headwater.doors.http.durable_streams import DurableStreams
-from headwater.doors.http.exchange import Exchange
 from headwater.doors.http.many_streams_tail import Tails
 from headwater.doors.http.respond import Responder
 from headwater.doors.http.routes import Routes
 from headwater.doors.http.server import HttpServer
+from headwater.doors.http.wire import Budget
 from headwater.engine.buckets import Buckets
 from headwater.engine.engine import Engine
+from headwater.engine.fork_placement import ForkPlacement
 from headwater.engine.group import Group
+from headwater.engine.placements import Placements
 from headwater.engine.reads import Reads
 from headwater.engine.reads_by_id import ReadsById
 from headwater.errors import Failure, MemberUnavailable, OutcomeUnknown
@@ -88,20 +89,6 @@ class Routed:
         return [await self.ask(member, name, *arguments, into=into) for member in range(self.count)]
 
 
-class _InternalExchange(Exchange):
-    __slots__ = ()
-    internal = True
-
-
-class _InternalServer(HttpServer):
-    """A member's listener for the others."""
-
-    def handle(self, exchange: Exchange) -> None:
-        exchanges = exchange.connection.exchanges
-        exchanges[-1] = internal = _InternalExchange(exchange.connection, exchange.request)
-        super().handle(internal)
-
-
 class KeptBlobs:
     def __init__(self) -> None:
         self.kept: dict[str, bytes] = {}
@@ -126,8 +113,10 @@ class Member:
         for number in members.groups_of(members.me):
             group = Group(NullLog(), SqliteCatalog(None), clock, schedule, Limits(), 1 << 30, number, GROUPS)
             reads = Reads(group, None)
+            placements = group.domains[Placements.name] = Placements(group.catalog)
+            by_id = ReadsById(group, reads)
             owned[number] = SimpleNamespace(
-                group=group, reads=reads, by_id=ReadsById(group, reads), number=number
+                group=group, reads=reads, by_id=by_id, number=number, placements=placements
             )
         self.questions = Routed(members.me, members.count, everyone)
         self.engine = engine = Engine(owned, GROUPS, clock, self.questions)
@@ -135,12 +124,15 @@ class Member:
         responder = Responder(settings.cors_origin, settings.memory)
         streams = DurableStreams(engine, settings, responder, clock, rng)
         nothing: Any = None
-        routes = Routes(settings, streams, BucketDoor(buckets), nothing, Batches(engine, buckets, settings))
+        self.placing = ForkPlacement(engine)
+        batches = Batches(engine, buckets, settings, self.placing)
+        routes = Routes(settings, streams, BucketDoor(buckets), nothing, batches)
         self.snapshots = BulkSnapshots(engine, blobs, settings, rng)
         routes.call("/__headwater/snapshots", self.snapshots.handle)
         self.tails = Tails(engine, settings, self.members)
         routes.call("/__headwater/tail", self.tails.handle)
-        self.http = HttpServer(settings, routes, responder)
+        self._bodies = Budget(settings.bodies_bytes_max)
+        self.http = HttpServer(settings, routes, responder, self._bodies)
         self._settings, self._routes, self._responder = settings, routes, responder
         self.port = 0
 
@@ -150,18 +142,14 @@ class Member:
 
     async def join(self) -> None:
         """Opens the socket for the other member."""
-        path = self.members.http_path(self.members.me)
-        if os.path.exists(path):
-            os.unlink(path)
-        self.internal = _InternalServer(self._settings, self._routes, self._responder)
-        self._unix = await asyncio.get_running_loop().create_unix_server(self.internal.accept, path)
+        self.internal = HttpServer(self._settings, self._routes, self._responder, self._bodies, internal=True)
+        await self.internal.listen_unix(self.members.http_path(self.members.me))
 
     async def leave(self) -> None:
         """The other member sees this one die: what is connected is cut."""
-        self._unix.close()
         for connection in list(self.internal.connections):
             connection.abort()
-        await asyncio.sleep(0)
+        await self.internal.close(0.0)
 
     async def stop(self) -> None:
         await self.leave()

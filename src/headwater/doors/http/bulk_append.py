@@ -19,20 +19,19 @@ from headwater.config import Settings
 from headwater.doors.http import headers as parse
 from headwater.doors.http.bulk_answers import Answer, Gather
 from headwater.doors.http.bulk_entries import AT_ONCE_BYTES_MAX, REQUEST_TIMES, BulkEntry, Pause, bulk_entries
-from headwater.doors.http.by_owner import ask_owner, elsewhere
+from headwater.doors.http.by_owner import admit, ask_owner, other_owner
 from headwater.doors.http.exchange import Exchange
 from headwater.doors.http.slices import Work
 from headwater.engine import buckets as engine_buckets
 from headwater.engine.engine import Engine
-from headwater.engine.pending_answers import Outcome, Waiter
+from headwater.engine.fork_placement import ForkPlacement
+from headwater.engine.placements import Placement
 from headwater.errors import (
     BadBody,
     BadHeader,
     BodyTooLarge,
     Failure,
     MethodNotAllowed,
-    Overloaded,
-    StreamNotFound,
     TooManyRecords,
 )
 from headwater.model import content_types, json_mode, json_slices
@@ -51,8 +50,8 @@ class _Wish(msgspec.Struct, frozen=True, array_like=True):
     command: Append
     bucket: str | None = None
     """The bucket that a stream which has to be made needs; None: no one."""
-    group: int | None = None
-    """The group that the stream lives in, when that is not its name's home."""
+    placed: Placement | None = None
+    """Where the stream lives, when its name's home, of another process, has placed it here."""
 
 
 class _Request:
@@ -68,22 +67,17 @@ class _Request:
         """Buckets that nothing can be made in, and why."""
 
 
-class _AsFork:
-    """Waits for the append to a fork that lives outside its name's home: nothing is made there."""
-
-    __slots__ = ("_waiter",)
-
-    def __init__(self, waiter: Waiter) -> None:
-        self._waiter = waiter
-
-    def resolve(self, outcome: Outcome) -> None:
-        gone = isinstance(outcome, StreamNotFound)
-        self._waiter.resolve(Overloaded("the stream is being deleted") if gone else outcome)
-
-
 class Batches:
-    def __init__(self, engine: Engine, buckets: engine_buckets.Buckets, settings: Settings) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        buckets: engine_buckets.Buckets,
+        settings: Settings,
+        placing: ForkPlacement | None = None,
+    ) -> None:
+        """`placing` is None for a node with one group."""
         self._engine = engine
+        self._placing = placing
         self._buckets = buckets
         self._settings = settings
         self._records_max = settings.append_records_max
@@ -171,34 +165,64 @@ class Batches:
 
     def _submit(self, request: _Request, index: int, wish: _Wish) -> asyncio.Task[None] | None:
         """Submits an entry, or puts it to those of its owner. Returns what the entries after it have to wait for."""
-        waiter = request.gather.waiter(index)
-        if wish.group is not None:
-            command = msgspec.structs.replace(wish.command, create=None)
-            fork_waiter = waiter if wish.command.create is None else _AsFork(waiter)
-            self._engine.owned[wish.group].group.submit(wish.key, command, fork_waiter)
-            return None
-        if self._is_split and (place := elsewhere(self._engine, wish.key)) is not None:
-            there = wish if place.group is None else msgspec.structs.replace(wish, group=place.group)
-            request.elsewhere.setdefault(place.member, []).append((index, there))
-            return None
+        if self._placing is not None:
+            if self._is_deciding(self._placing, wish):
+                return self._later(request, index, wish)
+            if self._goes_elsewhere(request, index, wish):
+                return None
         bucket = wish.bucket
         if bucket is not None and bucket in request.missing:
-            waiter.resolve(request.missing[bucket])
-            return None
-        if bucket is not None and not self._buckets.exists(bucket):
-            return asyncio.get_running_loop().create_task(self._submit_below(bucket, request, wish, waiter))
-        self._engine.submit(wish.key, wish.command, waiter)
+            request.gather.resolve(index, request.missing[bucket])
+        elif bucket is not None and not self._buckets.exists(bucket):
+            return self._later(request, index, wish)
+        else:
+            self._engine.submit(wish.key, wish.command, request.gather.waiter(index))
         return None
 
-    async def _submit_below(self, bucket: str, request: _Request, wish: _Wish, waiter: Waiter) -> None:
-        """Submits an entry once it is known that its bucket exists: nothing happens between the two."""
-        try:
-            await self._buckets.require(bucket)
-        except Failure as failure:
-            request.missing[bucket] = failure
-            waiter.resolve(failure)
-        else:
-            self._engine.submit(wish.key, wish.command, waiter)
+    @staticmethod
+    def _is_deciding(placing: ForkPlacement, wish: _Wish) -> bool:
+        """True while a stream of that name must not be made: where it would be is not decided."""
+        return wish.command.create is not None and wish.placed is None and placing.is_deciding(wish.key)
+
+    def _goes_elsewhere(self, request: _Request, index: int, wish: _Wish) -> bool:
+        """True when another process has to submit it, which is provided for, or when it was sent here in vain."""
+        if wish.placed is not None:
+            try:
+                admit(self._engine, wish.key, wish.placed, wish.command.create is not None)
+            except Failure as failure:
+                request.gather.resolve(index, failure)
+                return True
+            return False
+        owner = other_owner(self._engine, wish.key) if self._is_split else None
+        if owner is None:
+            return False
+        there = wish if owner.placed is None else msgspec.structs.replace(wish, placed=owner.placed)
+        request.elsewhere.setdefault(owner.member, []).append((index, there))
+        return True
+
+    def _later(self, request: _Request, index: int, wish: _Wish) -> asyncio.Task[None]:
+        return asyncio.get_running_loop().create_task(self._submit_later(request, index, wish))
+
+    async def _submit_later(self, request: _Request, index: int, wish: _Wish) -> None:
+        """Submits an entry once it is known where its stream is made and that its bucket exists.
+
+        Nothing happens between knowing that and submitting it.
+        """
+        placing, bucket = self._placing, wish.bucket
+        known = False
+        while not known:
+            if placing is not None and self._is_deciding(placing, wish):
+                await placing.decided(wish.key)
+            if bucket is not None and not self._buckets.exists(bucket):
+                try:
+                    await self._buckets.require(bucket)
+                except Failure as failure:
+                    request.missing[bucket] = failure
+                    request.gather.resolve(index, failure)
+                    return
+            known = placing is None or not self._is_deciding(placing, wish)
+        if placing is None or not self._goes_elsewhere(request, index, wish):
+            self._engine.submit(wish.key, wish.command, request.gather.waiter(index))
 
     def _ask_others(self, request: _Request) -> Work:
         """Has other processes answer their entries, all at the same time."""

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from headwater.doors import faults
 from headwater.doors.http.bulk_answers import Answer, told_failure
-from headwater.engine.engine import Engine
+from headwater.engine.engine import Engine, NotOwned
+from headwater.engine.placements import Placement
 from headwater.engine.questions import Questions
 from headwater.errors import Failure, MemberUnavailable
 
@@ -21,19 +22,29 @@ entries of one stream keep their order."""
 T = TypeVar("T")
 
 
-class Elsewhere(NamedTuple):
+class Owner(NamedTuple):
     member: int
-    group: int | None
-    """The group to look in, whatever the name's home is; None: its home knows."""
+    placed: Placement | None
+    """Where the stream lives, as its name's home decided; None: the home is that process's own."""
 
 
-def elsewhere(engine: Engine, key: str) -> Elsewhere | None:
-    """The process that a stream's commands go to; None: this one. For nodes of several processes."""
+def other_owner(engine: Engine, key: str) -> Owner | None:
+    """The process that a stream's commands go to; None: this one. Of a node with several groups."""
     home = engine.home(key)
     if home not in engine.owned:
-        return Elsewhere(engine.questions.owner(home), None)
-    group = engine.place(key)
-    return None if group in engine.owned else Elsewhere(engine.questions.owner(group), group)
+        return Owner(engine.questions.owner(home), None)
+    placed = engine.placement(key)
+    if placed is None or placed.group in engine.owned:
+        return None
+    return Owner(engine.questions.owner(placed.group), placed)
+
+
+def admit(engine: Engine, key: str, placed: Placement, creates: bool) -> None:
+    """Takes what was sent here by a placement (see `Engine.admit`). Raises MemberUnavailable."""
+    try:
+        engine.admit(key, placed.group, placed.version, creates)
+    except NotOwned:
+        raise MemberUnavailable(engine.questions.owner(placed.group)) from None
 
 
 async def ask_owner(

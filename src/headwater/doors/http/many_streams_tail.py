@@ -59,9 +59,7 @@ class _Wanted(NamedTuple):
 
 
 class Tails:
-    """`members` is None for a node of one process."""
-
-    def __init__(self, engine: Engine, settings: Settings, members: Members | None) -> None:
+    def __init__(self, engine: Engine, settings: Settings, members: Members) -> None:
         self._engine = engine
         self._settings = settings
         self._members = members
@@ -74,16 +72,15 @@ class Tails:
             raise NoSuchRoute
         if request.method != b"GET":
             raise MethodNotAllowed("GET, OPTIONS")
-        internal = getattr(exchange, "internal", False)
+        internal = exchange.internal
         groups = sorted(self._engine.owned) if internal else list(range(self._engine.groups_count))
         wanted = self._wanted(request.headers.get(b"last-event-id"), query, groups)
         if internal:
             wanted = wanted._replace(aliased=_aliased(query))
-        others = [] if internal or self._members is None else self._members.others
-        if others and self._members is not None:
-            exchange.run(self._open_with_others(exchange, query, wanted, self._members))
-        else:
+        if internal or self._members.count == 1:
             self._open(exchange, wanted, {}, [])
+        else:
+            exchange.run(self._open_with_others(exchange, query, wanted))
 
     def _wanted(self, last_event_id: bytes | None, query: bytes, groups: list[int]) -> _Wanted:
         wanted = parse.query(query, ("bucket", "prefix", "after", "from"))
@@ -141,7 +138,8 @@ class Tails:
         in_order = {number: positions[number] for number in sorted(positions)}
         _Tail(self, exchange, self._engine, in_order, feeds, others, keepalive_s, lifetime_s)
 
-    async def _open_with_others(self, exchange: Exchange, query: bytes, wanted: _Wanted, members: Members) -> None:
+    async def _open_with_others(self, exchange: Exchange, query: bytes, wanted: _Wanted) -> None:
+        members = self._members
         wanted = wanted._replace(aliased=await self._aliases(wanted.keys))
         tails = {member: MemberTail(member) for member in members.others if members.groups_of(member)}
         opened = await asyncio.gather(

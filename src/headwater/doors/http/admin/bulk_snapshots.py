@@ -17,13 +17,14 @@ import msgspec
 from headwater.config import Settings
 from headwater.doors.http import headers as parse
 from headwater.doors.http.bulk_answers import Answer, told_failure
-from headwater.doors.http.by_owner import ask_owner, elsewhere
+from headwater.doors.http.by_owner import admit, ask_owner, other_owner
 from headwater.doors.http.exchange import Exchange
 from headwater.doors.http.snapshots import discard_refused
 from headwater.engine.engine import Engine
 from headwater.engine.group import Group
 from headwater.engine.outcome_future import OutcomeFuture
 from headwater.engine.pending_answers import Outcome
+from headwater.engine.placements import Placement
 from headwater.errors import BadBody, BodyTooLarge, Failure, MethodNotAllowed, Overloaded
 from headwater.lake.names import snapshot_key
 from headwater.model import content_types, json_mode, offsets
@@ -53,12 +54,12 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     content_type: str = "application/octet-stream"
 
 
-class _Placed(msgspec.Struct, frozen=True, array_like=True):
+class _Sent(msgspec.Struct, frozen=True, array_like=True):
     """An entry on its way to the process that publishes it."""
 
     entry: Entry
-    group: int | None = None
-    """The group that the stream lives in, when that is not its name's home."""
+    placed: Placement | None = None
+    """Where the stream lives, when its name's home, of another process, has placed it here."""
 
 
 class _Wish(msgspec.Struct, frozen=True):
@@ -105,9 +106,9 @@ class BulkSnapshots:
             raise BadBody(f"expected 1 to {ENTRIES_MAX} snapshots")
         if self._requests_count >= REQUESTS_MAX:
             raise Overloaded("too many requests publish snapshots at once")
-        exchange.run(self._reply(exchange, [_Placed(entry) for entry in entries]))
+        exchange.run(self._reply(exchange, [_Sent(entry) for entry in entries]))
 
-    async def _reply(self, exchange: Exchange, entries: list[_Placed]) -> None:
+    async def _reply(self, exchange: Exchange, entries: list[_Sent]) -> None:
         self._requests_count += 1
         try:
             answers = await self._publish(entries)
@@ -117,21 +118,21 @@ class BulkSnapshots:
 
     async def _answer_entries(self, entries: list[Any]) -> list[Answer]:
         """Publishes what another process was sent, for streams of groups of this one."""
-        return await self._publish(msgspec.convert(entries, list[_Placed]))
+        return await self._publish(msgspec.convert(entries, list[_Sent]))
 
-    async def _publish(self, entries: list[_Placed]) -> list[Answer]:
+    async def _publish(self, entries: list[_Sent]) -> list[Answer]:
         answers: list[Answer] = [{} for _ in entries]
         here: list[int] = []
-        there: dict[int, list[tuple[int, _Placed]]] = {}
-        for index, placed in enumerate(entries):
-            if placed.group is None and self._is_split:
+        there: dict[int, list[tuple[int, _Sent]]] = {}
+        for index, sent in enumerate(entries):
+            if sent.placed is None and self._is_split:
                 try:
-                    place = elsewhere(self._engine, self._key(placed.entry))
+                    owner = other_owner(self._engine, self._key(sent.entry))
                 except Failure as failure:
                     answers[index] = told_failure(failure)
                     continue
-                if place is not None:
-                    there.setdefault(place.member, []).append((index, _Placed(placed.entry, place.group)))
+                if owner is not None:
+                    there.setdefault(owner.member, []).append((index, _Sent(sent.entry, owner.placed)))
                     continue
             here.append(index)
         asked = [
@@ -141,7 +142,7 @@ class BulkSnapshots:
         await asyncio.gather(self._publish_here(entries, here, answers), *asked)
         return answers
 
-    async def _publish_here(self, entries: list[_Placed], some: list[int], answers: list[Answer]) -> None:
+    async def _publish_here(self, entries: list[_Sent], some: list[int], answers: list[Answer]) -> None:
         outcomes: list[Outcome | None] = [None] * len(entries)
         room = asyncio.Semaphore(COLD_MAX)
         published = []
@@ -155,7 +156,7 @@ class BulkSnapshots:
         for index in some:
             answers[index] = _told(entries[index].entry, outcomes[index])
 
-    def _wishes(self, entries: list[_Placed], some: list[int], outcomes: list[Outcome | None]) -> list[_Wish]:
+    def _wishes(self, entries: list[_Sent], some: list[int], outcomes: list[Outcome | None]) -> list[_Wish]:
         """Those of the entries that are not refused at once."""
         found = []
         for index in some:
@@ -169,8 +170,8 @@ class BulkSnapshots:
         path = entry.stream if entry.stream.startswith("/") else parse.FLAT_PREFIX + entry.stream
         return parse.stream_key(path, self._settings.stream_name_bytes_max)
 
-    def _wish(self, index: int, placed: _Placed) -> _Wish:
-        settings, entry = self._settings, placed.entry
+    def _wish(self, index: int, sent: _Sent) -> _Wish:
+        settings, entry = self._settings, sent.entry
         key = self._key(entry)
         if entry.offset < 0:
             raise BadBody("offset is a number of bytes")
@@ -178,7 +179,9 @@ class BulkSnapshots:
         if len(entry.body) > settings.snapshot_bytes_max:
             raise BodyTooLarge(settings.snapshot_bytes_max, "snapshot_bytes_max")
         engine = self._engine
-        stream = engine.find(key, True) if placed.group is None else engine.owned[placed.group].group.find(key, True)
+        if sent.placed is not None:
+            admit(engine, key, sent.placed, creates=False)
+        stream = engine.find(key, True)
         group = engine.group_of(stream).group
         blob = snapshot_key(group.number, stream.sid, entry.offset, self._rng.token(8).hex())
         command = PublishSnapshot(entry.offset, entry.content_type, blob, len(entry.body))
@@ -215,9 +218,9 @@ class BulkSnapshots:
         return outcome
 
 
-def _size_of(placed: _Placed) -> int:
+def _size_of(sent: _Sent) -> int:
     """About as long as it is encoded."""
-    return 200 + len(placed.entry.stream) + len(placed.entry.body)
+    return 200 + len(sent.entry.stream) + len(sent.entry.body)
 
 
 def _told(entry: Entry, outcome: Outcome | None) -> Answer:
