@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,6 +18,7 @@ from headwater.errors import MemberUnavailable, OutcomeUnknown
 from headwater.model.commands import Create, Delete
 from tests.engine import Inbox
 from tests.support.http import EventStream, encode_request
+from tests.support.node import Node
 from tests.support.two_members import GROUPS, TwoMembers, two_members
 
 APPEND, SNAPSHOTS, TAIL = "/__headwater/append", "/__headwater/snapshots", "/__headwater/tail"
@@ -406,3 +408,39 @@ def test_a_client_that_does_not_read_holds_little_and_gets_everything_later__tai
         assert max(both.run(held)) < 4 * size
         found = [data_of(next(events))[1][:6] for _ in range(count)]
     assert found == [f"{n:06}" for n in range(count)]
+
+
+# ---- a node of two workers --------------------------------------------------------------------------------------
+
+
+def test_two_workers_serve_requests_about_many_streams_like_one_node(tmp_path: Path) -> None:
+    names = [f"town/s{n}" for n in range(12)]
+    forks = [f"town/fork{n}" for n in range(12)]
+    with Node.started(tmp_path, flags=["--workers", "2", "--groups", "4"]) as node:
+
+        def send(path: str, body: bytes) -> list[int]:
+            return statuses(node.request("POST", path, {}, body).json())
+
+        assert send(APPEND, json.dumps(entries_of(names, "first")).encode()) == [204] * 12
+        for name, fork in zip(names, forks, strict=True):
+            headers = {"Content-Type": "text/plain", "Stream-Forked-From": f"/v1/stream/{name}"}
+            assert node.request("PUT", f"/v1/stream/{fork}", headers).status == 201
+        with node.connect() as connection:
+            events = tail(connection, "bucket=town&from=start")
+            opening = next(events)
+            first = [next(events) for _ in range(12)]
+            assert sorted(map(data_of, first)) == sorted((name, "first") for name in names)
+            # A fork lives with its source, which may be in a group of the other worker.
+            assert send(APPEND, json.dumps(entries_of([*forks, *names], "more")).encode()) == [204] * 24
+            more = [next(events) for _ in range(24)]
+            assert sorted(map(data_of, more)) == sorted((name, "more") for name in [*forks, *names])
+        assert groups_in(opening.id) == groups_in(more[-1].id) == ["0", "1", "2", "3"]
+        with node.connect() as connection:
+            query = "&".join(f"stream={name}" for name in [*forks, *names])
+            events = tail(connection, query, after=more[7].id)
+            rest = [next(events) for _ in range(17)][1:]
+        assert sorted(map(data_of, more[:8] + rest)) == sorted(map(data_of, more))
+        snapshots = [{"stream": name, "offset": 5, "body": b"state"} for name in [*forks, *names]]
+        assert send(SNAPSHOTS, msgspec.msgpack.encode(snapshots)) == [204] * 24
+        assert node.terminate() == 0, node.output()
+        assert "Traceback" not in node.stderr(), node.output()
