@@ -23,7 +23,6 @@ from headwater.doors.s3p.wire import Parser
 from headwater.engine.pending_answers import Outcome
 from headwater.errors import ShuttingDown
 from headwater.model import commands as model
-from headwater.model import content_types
 from headwater.model.events import Appended
 
 PIPELINE_MAX = 1024
@@ -245,26 +244,23 @@ class Connection(asyncio.Protocol):
         self.pending.append(waiter)
         try:
             key = server.keys.get(name) or server.key(name)
-            stream = server.engine.look(key)
-            content_type = None
-            if stream is not None and stream.is_json:
-                # What is not JSON has no type to speak of, and is refused as such.
-                if not outcomes.are_json(records):
-                    content_type = content_types.DEFAULT
-            elif more_max and self.waiting:
-                waiter.counts = self._join_run(command, more_max) or waiter.counts
-            server.submit(key, model.Append(records, content_type, None, None, False, None, command.ms), waiter)
+            if more_max and self.waiting:
+                waiter.counts = self._join_run(command, key, more_max) or waiter.counts
+            server.submit(key, model.Append(records, None, None, None, False, None, command.ms), waiter)
         except Exception:
             waiter.broke()
             self.later()
         return len(waiter.counts) - 1
 
-    def _join_run(self, first: Append, commands_max: int) -> list[int] | None:
+    def _join_run(self, first: Append, key: str, commands_max: int) -> list[int] | None:
         """Adds the records of the APPENDs after `first` to its own, as far as they can be submitted as one.
 
         Returns how many records each command has, or None when `first` stays alone. The ids are those that they would
         get one by one, and each has its reply; only that they become durable together.
         """
+        stream = self.server.engine.look(key)
+        if stream is not None and stream.is_json:
+            return None  # It may refuse one for its records, and must take the others.
         waiting, limits = self.waiting, self.server.limits
         name, ms, records = first.name, first.ms, first.records
         counts: list[int] | None = None

@@ -1,4 +1,4 @@
-"""What the engine decided, as S3P replies; and which records a JSON stream may be given.
+"""What the engine decided, as S3P replies.
 Owns the words of every refusal after parsing. Never closes a connection: only the parser's refusals do."""
 
 from bisect import bisect_left
@@ -10,11 +10,9 @@ from headwater.doors.s3p import replies
 from headwater.doors.s3p.replies import Code
 from headwater.engine.pending_answers import Outcome
 from headwater.errors import Failure
-from headwater.model import json_mode
 from headwater.model.events import Appended
 
 _OK: Final = replies.ok()
-_SPACE: Final = b" \t\r\n"
 
 
 def replied(name: bytes, outcome: Outcome, counts: list[int]) -> bytes:
@@ -59,13 +57,3 @@ def failed(name: bytes, failure: Failure) -> bytes:
     else:
         message = failure.message()
     return replies.error(code, message)
-
-
-def are_json(records: list[bytes]) -> bool:
-    """True when each record is one JSON value."""
-    try:
-        # One parse for all: a record that is a value only together with its neighbours does not come out as it went in.
-        parts = json_mode.messages(b"[" + b",".join(records) + b"]")
-    except errors.BadBody:
-        return False
-    return parts == [record.strip(_SPACE) for record in records]
