@@ -20,6 +20,7 @@ from headwater.doors.s3p.exclusive import Alone, Reading, Trimming
 from headwater.doors.s3p.replies import Failure as Refusal
 from headwater.doors.s3p.shared import Server
 from headwater.doors.s3p.wire import Parser
+from headwater.engine.engine import NotOwned
 from headwater.engine.pending_answers import Outcome
 from headwater.errors import ShuttingDown
 from headwater.model import commands as model
@@ -70,7 +71,8 @@ class Pending(msgspec.Struct, gc=False, eq=False):
             self.replies = outcomes.failed(self.name, failure) * len(self.counts)
 
 
-_ALONE = [1]
+ALONE = [1]
+"""The counts of one command with one record, or with none."""
 
 
 class Connection(asyncio.Protocol):
@@ -88,14 +90,17 @@ class Connection(asyncio.Protocol):
         "alone",
         "due",
         "ended",
+        "from_member",
         "paused",
         "pending",
         "server",
         "waiting",
     )
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, from_member: bool = False) -> None:
         self.server = server
+        self.from_member = from_member
+        """Another member forwards a client's commands on it."""
         self._parser = Parser(server.limits)
         self._transport: asyncio.Transport | None = None
         self._closing = False
@@ -112,7 +117,7 @@ class Connection(asyncio.Protocol):
         """Submitted, their replies not written yet."""
         self.waiting: deque[Command | Refusal] = deque()
         """Not started yet."""
-        self.alone: Reading | Trimming | None = None
+        self.alone: Alone | None = None
         """The command that holds this connection."""
         self.paused = False
         """The client takes its replies too slowly."""
@@ -211,8 +216,8 @@ class Connection(asyncio.Protocol):
 
     def _start_commands(self) -> bool:
         """Returns True when more could start, but others have to have their turn first."""
-        waiting, pending, server = self.waiting, self.pending, self.server
-        if server.closing:
+        waiting = self.waiting
+        if self.server.closing:
             self._refuse_waiting()
         budget = COMMANDS_PER_TURN_MAX
         while waiting and budget > 0 and self.alone is None and not self.paused and not self._closing:
@@ -221,32 +226,41 @@ class Connection(asyncio.Protocol):
             if type(command) is Append:
                 waiting.popleft()
                 budget -= self._append(command, budget)
-            elif type(command) is Create:
-                waiting.popleft()
-                key = server.key(command.name)
-                self.submit(command.name, key, model.Create(key, None, [], exclusive=True))
-            elif type(command) is Delete:
-                waiting.popleft()
-                self.submit(command.name, server.key(command.name), model.Delete())
-            else:
-                self._send_ready()
-                if pending:
-                    break
-                waiting.popleft()
-                self._start_alone(command)
+                continue
+            waiting.popleft()
+            if not self._start(command):
+                waiting.appendleft(command)
+                break
         return bool(waiting) and budget <= 0
+
+    def _start(self, command: Command | Refusal) -> bool:
+        """Starts what is no APPEND. False: it has to wait until every reply in front of it is out."""
+        server = self.server
+        if type(command) is Create:
+            key = server.key(command.name)
+            self.submit(command.name, key, model.Create(key, None, [], exclusive=True))
+        elif type(command) is Delete:
+            self.submit(command.name, server.key(command.name), model.Delete())
+        else:
+            self._send_ready()
+            if self.pending:
+                return False
+            self._start_alone(command)
+        return True
 
     def _append(self, command: Append, more_max: int = 0) -> int:
         """Submits an APPEND, and up to `more_max` of those after it together with it; returns how many of those."""
         name, records = command.name, command.records
         server = self.server
-        waiter = Pending(self, name, _ALONE if len(records) == 1 else [len(records)])
+        waiter = Pending(self, name, ALONE if len(records) == 1 else [len(records)])
         self.pending.append(waiter)
         try:
             key = server.keys.get(name) or server.key(name)
             if more_max and self.waiting:
                 waiter.counts = self._join_run(command, key, more_max) or waiter.counts
             server.submit(key, model.Append(records, None, None, None, False, None, command.ms), waiter)
+        except NotOwned as elsewhere:
+            waiter.resolve(outcomes.not_here(server.engine, elsewhere))
         except Exception:
             waiter.broke()
             self.later()
@@ -285,10 +299,12 @@ class Connection(asyncio.Protocol):
         return counts
 
     def submit(self, name: bytes, key: str, command: model.Command) -> None:
-        waiter = Pending(self, name, _ALONE)
+        waiter = Pending(self, name, ALONE)
         self.pending.append(waiter)
         try:
             self.server.submit(key, command, waiter)
+        except NotOwned as elsewhere:
+            waiter.resolve(outcomes.not_here(self.server.engine, elsewhere))
         except Exception:
             waiter.broke()
             self.later()
@@ -362,7 +378,7 @@ class Connection(asyncio.Protocol):
                 self._unanswered_count -= 1
             else:
                 refused = outcomes.failed(command.name, ShuttingDown())
-                self.pending.append(Pending(self, command.name, _ALONE, refused))
+                self.pending.append(Pending(self, command.name, ALONE, refused))
 
     def close(self) -> None:
         """Closes after what was written has left."""

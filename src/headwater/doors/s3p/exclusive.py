@@ -13,6 +13,7 @@ from headwater.doors import faults
 from headwater.doors.s3p import outcomes, replies
 from headwater.doors.s3p.commands import Read, Trim
 from headwater.doors.s3p.shared import Line
+from headwater.engine.engine import NotOwned
 from headwater.engine.loaded_stream import LoadedStream
 from headwater.engine.pending_answers import Outcome
 from headwater.engine.reads_by_id import Place, Record
@@ -40,13 +41,23 @@ class Alone:
     def leave(self) -> None:
         """Lets go of what it waits for."""
 
+    def drained(self) -> None:
+        """The socket takes data again."""
+
+    def stop(self) -> None:
+        """Its client sends no more or the server shuts down: it does not wait for records."""
+
     def guard(self, act: Callable[..., None], *facts: object) -> None:
         """Runs one step of the command."""
         connection = self._connection
         try:
             act(*facts)
-        except Exception:
-            failure = faults.report("s3p", name=self._command.name[:200])
+        except Exception as fault:
+            failure: Failure
+            if isinstance(fault, NotOwned):
+                failure = outcomes.not_here(connection.server.engine, fault)
+            else:
+                failure = faults.report("s3p", name=self._command.name[:200])
             self.leave()
             if self.begun:
                 connection.abort()
@@ -189,7 +200,6 @@ class Reading(Alone):
             self.drained()
 
     def drained(self) -> None:
-        """The socket takes data again."""
         connection = self._connection
         while self._parts is not None and not connection.paused and connection.alone is self:
             part = next(self._parts, None)
@@ -237,10 +247,6 @@ class Trimming(Alone):
             connection.alone = None
             connection.submit(self._command.name, self._key, model.Trim(place.offset, place.seq))
             connection.later()
-
-    def drained(self) -> None: ...
-
-    def stop(self) -> None: ...
 
 
 def parts(found: list[Record]) -> Iterator[bytes]:

@@ -8,6 +8,7 @@ from typing import Final
 from headwater import errors
 from headwater.doors.s3p import replies
 from headwater.doors.s3p.replies import Code
+from headwater.engine.engine import Engine, NotOwned
 from headwater.engine.pending_answers import Outcome
 from headwater.errors import Failure
 from headwater.model.events import Appended
@@ -40,6 +41,11 @@ def _id_replies(ms: int, n: int, counts: list[int]) -> bytes:
     return "".join(out).encode()
 
 
+def not_here(engine: Engine, elsewhere: NotOwned) -> errors.MemberUnavailable:
+    """The failure of a command that reached a process which does not own its stream."""
+    return errors.MemberUnavailable(engine.questions.owner(elsewhere.group))
+
+
 def failed(name: bytes, failure: Failure) -> bytes:
     """The error reply to a command that was understood: its code leaves the connection open, whatever the failure."""
     row = errors.row(failure)
@@ -52,6 +58,8 @@ def failed(name: bytes, failure: Failure) -> bytes:
         message = f"{stream} does not exist"
     elif isinstance(failure, errors.StreamExists):
         message = f"{stream} already exists"
+    elif isinstance(failure, errors.OutcomeUnknown):
+        message = f"worker {failure.member} went away before it replied; a write may or may not have taken effect"
     elif isinstance(failure, errors.ContentTypeMismatch):
         message = f"{stream} holds {failure.expected}, and a record is not JSON"
     else:
