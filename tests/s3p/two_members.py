@@ -22,6 +22,7 @@ from headwater.doors.s3p.names import key_of
 from headwater.doors.s3p.server import S3pServer
 from headwater.engine.engine import Engine
 from headwater.engine.group import Group
+from headwater.engine.placements import Placed, Placements, encode
 from headwater.engine.reads import Reads
 from headwater.engine.reads_by_id import ReadsById
 from headwater.log.null import NullLog
@@ -47,6 +48,7 @@ class Member:
         )
         reads = Reads(self.group, None)
         owned: Any = SimpleNamespace(group=self.group, reads=reads, by_id=ReadsById(self.group, reads), number=number)
+        owned.placements = self.group.domains[Placements.name] = Placements(self.group.catalog)
         self.engine = Engine({number: owned}, 2, self.clock, Calls(self.members))
         self.server = S3pServer(settings, self.engine, self.members)
         self.port = 0
@@ -54,6 +56,10 @@ class Member:
     async def open(self) -> None:
         await self.server.listen_unix(self.members.s3p_path(self.members.me))
         self.port = await self.server.listen(HOST, 0)
+
+    def place(self, name: bytes, group: int) -> None:
+        """Has the stream of that name, whose home is here, live in another group."""
+        self.group.note(Placements.name, encode(Placed(key_of(name), group)))
 
     def sync(self) -> None:
         """Has what a hand-made log was given become durable."""

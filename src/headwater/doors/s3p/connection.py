@@ -15,7 +15,7 @@ import msgspec
 
 from headwater.doors import faults
 from headwater.doors.s3p import outcomes, replies
-from headwater.doors.s3p.commands import Append, Command, Create, Delete, Read, Trim
+from headwater.doors.s3p.commands import Append, Command, Create, Delete, Placed, Read, Trim
 from headwater.doors.s3p.exclusive import Alone, Reading, Trimming
 from headwater.doors.s3p.replies import Failure as Refusal
 from headwater.doors.s3p.shared import Server
@@ -90,17 +90,14 @@ class Connection(asyncio.Protocol):
         "alone",
         "due",
         "ended",
-        "from_member",
         "paused",
         "pending",
         "server",
         "waiting",
     )
 
-    def __init__(self, server: Server, from_member: bool = False) -> None:
+    def __init__(self, server: Server) -> None:
         self.server = server
-        self.from_member = from_member
-        """Another member forwards a client's commands on it."""
         self._parser = Parser(server.limits)
         self._transport: asyncio.Transport | None = None
         self._closing = False
@@ -115,7 +112,7 @@ class Connection(asyncio.Protocol):
         self._in_flight_bytes = 0
         self.pending: deque[Pending] = deque()
         """Submitted, their replies not written yet."""
-        self.waiting: deque[Command | Refusal] = deque()
+        self.waiting: deque[Command | Placed | Refusal] = deque()
         """Not started yet."""
         self.alone: Alone | None = None
         """The command that holds this connection."""
@@ -233,7 +230,7 @@ class Connection(asyncio.Protocol):
                 break
         return bool(waiting) and budget <= 0
 
-    def _start(self, command: Command | Refusal) -> bool:
+    def _start(self, command: Command | Placed | Refusal) -> bool:
         """Starts what is no APPEND. False: it has to wait until every reply in front of it is out."""
         server = self.server
         if type(command) is Create:
@@ -309,7 +306,7 @@ class Connection(asyncio.Protocol):
             waiter.broke()
             self.later()
 
-    def _start_alone(self, command: Command | Refusal) -> None:
+    def _start_alone(self, command: Command | Placed | Refusal) -> None:
         """A command that was to wait for every reply in front of it."""
         if isinstance(command, Read):
             self.alone = Reading(self, command, self.server.key(command.name))

@@ -11,6 +11,7 @@ from collections import deque
 from typing import Protocol
 
 from headwater.doors.s3p.commands import Append, Command, Create, Delete, Read, Trim
+from headwater.engine.placements import Placement
 
 LINE_BYTES_MAX = 1024
 COPIED_BYTES_MAX = 64 * 1024
@@ -29,12 +30,15 @@ class Waiting(Protocol):
         ...
 
 
-def encode(command: Command) -> list[bytes]:
-    """A command as a client would send it, in pieces."""
+def encode(command: Command, placement: Placement | None = None) -> list[bytes]:
+    """A command as a client would send it, in pieces; with a placement it is for another member alone."""
     name = command.name
+    values = [] if placement is None else [b"PLACED", b"%d/%d" % (placement.group, placement.version)]
     if isinstance(command, Append):
         records, count = command.records, len(command.records)
-        options = b"*0\r\n" if command.ms is None else _array([b"ID", b"%d" % command.ms])
+        if command.ms is not None:
+            values += [b"ID", b"%d" % command.ms]
+        options = _array(values) if values else b"*0\r\n"
         head = b"*4\r\n$6\r\nAPPEND\r\n$%d\r\n%b\r\n%b*%d\r\n" % (len(name), name, options, count)
         if count == 1 and len(records[0]) <= COPIED_BYTES_MAX:
             return [b"%b$%d\r\n%b\r\n" % (head, len(records[0]), records[0])]
@@ -46,14 +50,14 @@ def encode(command: Command) -> list[bytes]:
                 pieces += (b"$%d\r\n" % len(record), record, b"\r\n")
         return pieces
     if isinstance(command, Create):
-        return [b"*3\r\n$6\r\nCREATE\r\n%b*0\r\n" % _bulk(name)]
+        return [b"*3\r\n$6\r\nCREATE\r\n%b%b" % (_bulk(name), _array(values))]
     if isinstance(command, Delete):
-        return [b"*3\r\n$6\r\nDELETE\r\n%b*0\r\n" % _bulk(name)]
+        return [b"*3\r\n$6\r\nDELETE\r\n%b%b" % (_bulk(name), _array(values))]
     if isinstance(command, Trim):
-        values = [b"MIN_ID", b"%d-%d" % (command.min_ms, command.min_n)]
+        values += [b"MIN_ID", b"%d-%d" % (command.min_ms, command.min_n)]
         return [b"*3\r\n$4\r\nTRIM\r\n%b%b" % (_bulk(name), _array(values))]
     if isinstance(command, Read):
-        values = [b"COUNT", b"%d" % command.count, b"MIN_ID", b"%d-%d" % (command.min_ms, command.min_n)]
+        values += [b"COUNT", b"%d" % command.count, b"MIN_ID", b"%d-%d" % (command.min_ms, command.min_n)]
         if command.block_ms:
             values += [b"BLOCK", b"%d" % command.block_ms]
         return [b"*3\r\n$4\r\nREAD\r\n%b%b" % (_bulk(name), _array(values))]
@@ -136,12 +140,12 @@ class Upstream(asyncio.Protocol):
         self._closed = False
         self._connecting = self._loop.create_task(self._connect(path))
 
-    def send(self, command: Command, waiter: Waiting) -> None:
+    def send(self, command: Command, placement: Placement | None, waiter: Waiting) -> None:
         """Sends a command; those of one turn of the event loop leave together."""
         self._waiting.append(waiter)
         if not self._unsent and self._transport is not None:
             self._loop.call_soon(self._flush)
-        self._unsent += encode(command)
+        self._unsent += encode(command, placement)
 
     def end(self) -> None:
         """Sends no more: the owner replies to what it has, and no READ waits there for records."""

@@ -5,15 +5,16 @@ Owns the keys of names and the order of that pass. Never looks at a command: `co
 
 from __future__ import annotations
 
-import asyncio
+import os
+from contextlib import suppress
 
 from headwater.cluster.members import Members
 from headwater.config import Settings
-from headwater.doors.listener import Listener
+from headwater.doors.listener import BACKLOG, Listener
 from headwater.doors.s3p import names
 from headwater.doors.s3p.commands import Limits
 from headwater.doors.s3p.connection import Connection
-from headwater.doors.s3p.routed import RoutedConnection
+from headwater.doors.s3p.routed import MemberConnection, RoutedConnection
 from headwater.engine.engine import Engine
 
 _KEYS_MAX = 65_536
@@ -26,7 +27,6 @@ class S3pServer(Listener[Connection]):
     def __init__(self, settings: Settings, engine: Engine, members: Members | None = None) -> None:
         super().__init__(settings.s3p_connections_max)
         self._members = members
-        self._for_members: asyncio.Server | None = None
         self.from_members: set[Connection] = set()
         """Connections on which other members forward. They take no client's place and have no time limits: those of
         the client are kept where it is connected, and they end with its connection."""
@@ -52,22 +52,23 @@ class S3pServer(Listener[Connection]):
         """The protocol object of a client's connection."""
         return Connection(self) if self._members is None else RoutedConnection(self, self._members)
 
-    def accept_member(self) -> Connection:
-        """The protocol object of a connection on which another member forwards. Its commands are never forwarded."""
-        return Connection(self, from_member=True)
+    def _accept_member(self) -> MemberConnection:
+        if self._members is None:
+            raise RuntimeError("there is no other process to connect")
+        return MemberConnection(self, self._members)
 
     async def listen_unix(self, path: str) -> None:
-        """Starts to accept connections of other members. Raises OSError."""
-        self._for_members = await self._loop.create_unix_server(self.accept_member, path, backlog=4096)
+        """Starts to accept connections of other members, on which they forward. Raises OSError."""
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+        self.begin(await self._loop.create_unix_server(self._accept_member, path, backlog=BACKLOG))
 
     async def close(self, grace_s: float) -> None:
-        if self._for_members is not None:
-            self._for_members.close()
         self.connections |= self.from_members
         await super().close(grace_s)
 
     def admit(self, connection: Connection) -> bool:
-        if connection.from_member and not self.closing:
+        if isinstance(connection, MemberConnection) and not self.closing:
             self.from_members.add(connection)
             return True
         return super().admit(connection)
