@@ -127,6 +127,7 @@ class Node:
         self._handover: Handover | None = None
         self._store_probe: StoreProbe | None = None
         self._s3p: S3pServer | None = None
+        self._placing: ForkPlacement | None = None
         self._subscriptions: Manager | None = None
         self._lake_calls: LakeCalls | None = None
         self._bulk_snapshots: BulkSnapshots | None = None
@@ -160,7 +161,8 @@ class Node:
         metrics.add(*readings.engine_gauges(engine), *readings.http_gauges(self._http, streams))
         metrics.add(*readings.subscription_gauges([subscriptions]))
         if s3p is not None:
-            self._s3p = S3pServer(settings, engine, self._members if self._members.count > 1 else None)
+            members = self._members if self._members.count > 1 else None
+            self._s3p = S3pServer(settings, engine, members, self._placing)
             metrics.add(*readings.s3p_gauges(self._s3p))
         await self._open_to_members(routes, responder, bodies)
         await self._listen(engine, http, s3p)
@@ -228,7 +230,7 @@ class Node:
     def _routes(self, engine: Engine, streams: DurableStreams, blobs: StoreBlobs, rng: SystemRng) -> Routes:
         settings = self.settings
         directory = engine_buckets.Buckets(engine, engine.questions)
-        placing = ForkPlacement(engine) if engine.groups_count > 1 else None
+        placing = self._placing = ForkPlacement(engine) if engine.groups_count > 1 else None
         elsewhere = None if placing is None else Elsewhere(engine, placing, Forwarder(self._members))
         buckets = Buckets(directory)
         snapshots = Snapshots(engine, blobs, settings, rng)

@@ -12,23 +12,18 @@ import pytest
 
 from headwater.config import Settings
 from headwater.doors.s3p.connection import IN_FLIGHT_BYTES_MAX, PIPELINE_MAX, Connection
-from headwater.doors.s3p.names import key_of
 from headwater.doors.s3p.replies import id_reply, records
 from headwater.doors.s3p.server import S3pServer
 from tests.engine import HandLog
 from tests.s3p import request
 from tests.s3p.client import append_request as append
 from tests.s3p.client import read_request
-from tests.s3p.two_members import MS, Client, Member, Node, played
+from tests.s3p.two_members import MS, Client, Member, Node, create, played
 
 MIB = 1 << 20
 LONG = 24
 """Records of one MiB in a reply that is longer than all buffers on its way."""
 SLOW = Settings(write_buffer_bytes_max=64 * 1024, read_bytes_max=32 * MIB)
-
-
-def create(name: bytes) -> bytes:
-    return request(b"CREATE", name, [])
 
 
 # ---- order ------------------------------------------------------------------------------------------------
@@ -303,61 +298,6 @@ def test_what_was_forwarded_to_a_member_that_does_not_own_it_is_refused_and_not_
         assert await forwarded.reply() == b"+OK\r\n"
         assert len(node.there.server.from_members) == 1
         assert await client.call(read_request(there)) == records([])
-
-    played(play)
-
-
-@pytest.mark.parametrize("home", [0, 1])
-def test_a_stream_is_reached_where_its_names_home_has_placed_it(home: int) -> None:
-    async def play(node: Node) -> None:
-        # What a client of member 0 asks goes to member 1: to stay there, or to come back marked.
-        name, holder = node.name(home), node.members[1 - home]
-        node.members[home].place(name, 1 - home)
-        client, other = await node.client(), await node.client(1)
-        assert await client.call(create(name)) == b"+OK\r\n"
-        assert holder.group.loaded.find(key_of(name)) is not None
-        client.send(append(name, b"a") * 3 + read_request(name, count=1) + append(name, b"b"))
-        client.send(request(b"TRIM", name, [b"MIN_ID", b"%d-3" % MS]) + request(b"APPEND", name, [b"ID", b"7"], [b"x"]))
-        ids = [id_reply(MS, n) for n in range(4)]
-        wanted = [*ids[:3], records([(MS, 0, b"a")]), ids[3], b"+OK\r\n"]
-        assert [await client.reply() for _ in wanted] == wanted
-        assert (await client.reply()).startswith(b"-ERR_NON_MONOTONIC_ID")
-        assert await other.call(read_request(name)) == records([(MS, 3, b"b")])
-        client.send(read_request(name, block=60_000, min_id=f"{MS}-4"))
-        await node.until(lambda: holder.server.blocked_count == 1)
-        assert await other.call(append(name, b"c")) == id_reply(MS, 4)
-        assert await client.reply() == records([(MS, 4, b"c")])
-        client.send(read_request(name, block=60_000, min_id=f"{MS}-5"))
-        await node.until(lambda: holder.server.blocked_count == 1)
-        client.writer.write_eof()
-        assert await client.reply() == records([])
-        assert await other.call(request(b"DELETE", name, [])) == b"+OK\r\n"
-
-    played(play)
-
-
-def test_what_was_sent_by_a_placement_that_is_over_is_refused() -> None:
-    async def play(node: Node) -> None:
-        client, name = await node.client(), node.name(0)
-        node.here.place(name, 1)
-        assert await client.call(create(name)) == b"+OK\r\n"
-        placement = node.here.engine.placement(key_of(name))
-        assert placement is not None
-        node.there.engine.bar(key_of(name), placement.version)
-        refused = b"-ERR_UNAVAILABLE worker 0, which serves this, is restarting; retry\r\n"
-        client.send(append(name, b"x") + read_request(name) + create(node.name(0, 1)))
-        assert [await client.reply() for _ in range(3)] == [refused, refused, b"+OK\r\n"]
-        node.here.place(name, 1)
-        assert await client.call(append(name, b"x")) == id_reply(MS, 0)
-
-    played(play)
-
-
-def test_a_client_cannot_say_where_a_stream_is_placed() -> None:
-    async def play(node: Node) -> None:
-        client = await node.client()
-        client.send(request(b"CREATE", node.name(1), [b"PLACED", b"0/1"]))
-        assert (await client.reply()).startswith(b"-ERR_BAD_FORMAT unknown option PLACED")
 
     played(play)
 

@@ -21,6 +21,7 @@ from headwater.doors.s3p.connection import Connection
 from headwater.doors.s3p.names import key_of
 from headwater.doors.s3p.server import S3pServer
 from headwater.engine.engine import Engine
+from headwater.engine.fork_placement import ForkPlacement
 from headwater.engine.group import Group
 from headwater.engine.placements import Placed, Placements, encode
 from headwater.engine.reads import Reads
@@ -29,11 +30,16 @@ from headwater.log.null import NullLog
 from headwater.model.stream import Limits
 from headwater.ports import Log
 from tests.engine import HandClock, HandLog
+from tests.s3p import request
 
 HOST = "127.0.0.1"
 MS = 1_000_000
 """Where the clock of every group stands."""
 WITHIN_S = 60.0
+
+
+def create(name: bytes) -> bytes:
+    return request(b"CREATE", name, [])
 
 
 class Member:
@@ -50,7 +56,8 @@ class Member:
         owned: Any = SimpleNamespace(group=self.group, reads=reads, by_id=ReadsById(self.group, reads), number=number)
         owned.placements = self.group.domains[Placements.name] = Placements(self.group.catalog)
         self.engine = Engine({number: owned}, 2, self.clock, Calls(self.members))
-        self.server = S3pServer(settings, self.engine, self.members)
+        self.placing = ForkPlacement(self.engine)
+        self.server = S3pServer(settings, self.engine, self.members, self.placing)
         self.port = 0
 
     async def open(self) -> None:

@@ -16,7 +16,7 @@ import msgspec
 from headwater.doors import faults
 from headwater.doors.s3p import outcomes, replies
 from headwater.doors.s3p.commands import Append, Command, Create, Delete, Placed, Read, Trim
-from headwater.doors.s3p.exclusive import Alone, Reading, Trimming
+from headwater.doors.s3p.exclusive import Alone, Reading, Trimming, Undecided
 from headwater.doors.s3p.replies import Failure as Refusal
 from headwater.doors.s3p.shared import Server
 from headwater.doors.s3p.wire import Parser
@@ -235,7 +235,11 @@ class Connection(asyncio.Protocol):
         server = self.server
         if type(command) is Create:
             key = server.key(command.name)
-            self.submit(command.name, key, model.Create(key, None, [], exclusive=True))
+            if server.placing is not None and server.placing.is_deciding(key):
+                self.alone = Undecided(self, command, key)
+                self.alone.guard(self.alone.begin)
+            else:
+                self.create(command, key)
         elif type(command) is Delete:
             self.submit(command.name, server.key(command.name), model.Delete())
         else:
@@ -294,6 +298,9 @@ class Connection(asyncio.Protocol):
             waiting.popleft()
             commands_max -= 1
         return counts
+
+    def create(self, command: Create, key: str) -> None:
+        self.submit(command.name, key, model.Create(key, None, [], exclusive=True))
 
     def submit(self, name: bytes, key: str, command: model.Command) -> None:
         waiter = Pending(self, name, ALONE)

@@ -1,4 +1,5 @@
-"""Commands that hold their connection: READ from its start to the last byte of its reply, TRIM until it is submitted.
+"""Commands that hold their connection: READ from its start to the last byte of its reply, TRIM until it is submitted,
+CREATE while it is decided where the stream's name is placed.
 
 Owns their waits: for a stream to settle, for the lake, for records (BLOCK), for the client to take them. Never holds
 any other connection, nor more of a reply than the socket's buffer and a slice: the rest are references to records.
@@ -11,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 from headwater.doors import faults
 from headwater.doors.s3p import outcomes, replies
-from headwater.doors.s3p.commands import Read, Trim
+from headwater.doors.s3p.commands import Create, Read, Trim
 from headwater.doors.s3p.shared import Line
 from headwater.engine.engine import NotOwned
 from headwater.engine.loaded_stream import LoadedStream
@@ -24,14 +25,17 @@ SLICE_BYTES = 64 * 1024
 
 
 class Alone:
-    """What READ and TRIM share: a fault of this server is the reply, as long as none has begun."""
+    """What they share: a fault of this server is the reply, as long as none has begun."""
 
     __slots__ = ("_command", "_connection", "_key")
 
-    def __init__(self, connection: Line, command: Read | Trim, key: str) -> None:
+    def __init__(self, connection: Line, command: Read | Trim | Create, key: str) -> None:
         self._connection = connection
         self._command = command
         self._key = key
+
+    def begin(self) -> None:
+        raise NotImplementedError
 
     @property
     def begun(self) -> bool:
@@ -247,6 +251,34 @@ class Trimming(Alone):
             connection.alone = None
             connection.submit(self._command.name, self._key, model.Trim(place.offset, place.seq))
             connection.later()
+
+
+class Undecided(Alone):
+    """Created elsewhere now, the stream would be lost to its name. While it lasts, its connection's `alone` is this."""
+
+    __slots__ = ("_task",)
+
+    _command: Create
+
+    def begin(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._wait())
+
+    async def _wait(self) -> None:
+        placing = self._connection.server.placing
+        if placing is not None:
+            await placing.decided(self._key)
+        self.guard(self._decided)
+
+    def _decided(self) -> None:
+        # Now, not in a later turn of the event loop: it might be decided anew by then.
+        connection = self._connection
+        if connection.alone is self:
+            connection.alone = None
+            connection.create(self._command, self._key)
+            connection.later()
+
+    def leave(self) -> None:
+        self._task.cancel()
 
 
 def parts(found: list[Record]) -> Iterator[bytes]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from headwater.cluster.members import Members
 from headwater.doors.s3p import outcomes
-from headwater.doors.s3p.commands import Append, Command, Placed, Read
+from headwater.doors.s3p.commands import Append, Command, Create, Placed, Read
 from headwater.doors.s3p.connection import ALONE, Connection, Pending
 from headwater.doors.s3p.exclusive import Alone
 from headwater.doors.s3p.forwarding import Upstream
@@ -125,9 +125,18 @@ class RoutedConnection(Connection):
         self._forward(command, *route)
         return 0
 
+    def create(self, command: Create, key: str) -> None:
+        route = self._elsewhere(command.name)
+        if route is None:
+            super().create(command, key)
+        else:
+            self._forward(command, *route)
+
     def _start(self, command: Command | Placed | Refusal) -> bool:
-        route = None if isinstance(command, Placed | Refusal) else self._elsewhere(command.name)
-        if route is None or isinstance(command, Placed | Refusal):
+        if isinstance(command, Create | Placed | Refusal):
+            return super()._start(command)
+        route = self._elsewhere(command.name)
+        if route is None:
             return super()._start(command)
         if not isinstance(command, Read):
             self._forward(command, *route)
@@ -200,13 +209,17 @@ class MemberConnection(RoutedConnection):
 
     def _start_placed(self, placed: Placed) -> bool:
         command = placed.command
+        key = self.server.key(command.name)
         try:
-            self.server.engine.admit(self.server.key(command.name), placed.group, placed.version)
+            self.server.engine.admit(key, placed.group, placed.version, isinstance(command, Create))
         except (NotOwned, MemberUnavailable):
             self._refuse(command.name)
             return True
         if isinstance(command, Append):
             Connection._append(self, command)
+            return True
+        if isinstance(command, Create):
+            Connection.create(self, command, key)
             return True
         # One that has to wait is admitted again when its turn comes.
         return Connection._start(self, command)

@@ -16,17 +16,25 @@ from headwater.doors.s3p.commands import Limits
 from headwater.doors.s3p.connection import Connection
 from headwater.doors.s3p.routed import MemberConnection, RoutedConnection
 from headwater.engine.engine import Engine
+from headwater.engine.fork_placement import ForkPlacement
 
 _KEYS_MAX = 65_536
 _KEPT_NAME_BYTES_MAX = 128
 
 
 class S3pServer(Listener[Connection]):
-    """`members` are the processes that serve groups, when there are several; None when this is the only one."""
+    """`members` are the processes that serve groups, None when this is the only one. `placing`: None with one group."""
 
-    def __init__(self, settings: Settings, engine: Engine, members: Members | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        engine: Engine,
+        members: Members | None = None,
+        placing: ForkPlacement | None = None,
+    ) -> None:
         super().__init__(settings.s3p_connections_max)
         self._members = members
+        self.placing = placing
         self.from_members: set[Connection] = set()
         """Connections on which other members forward. They take no client's place and have no time limits: those of
         the client are kept where it is connected, and they end with its connection."""
