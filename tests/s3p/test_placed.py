@@ -5,12 +5,18 @@ from __future__ import annotations
 
 import pytest
 
+from headwater.config import Settings
+from headwater.doors.s3p.connection import Connection
 from headwater.doors.s3p.exclusive import Undecided
 from headwater.doors.s3p.names import key_of
 from headwater.doors.s3p.replies import id_reply, records
+from headwater.doors.s3p.server import S3pServer
+from headwater.engine.engine import Engine
+from headwater.engine.fork_placement import ForkPlacement
 from tests.s3p import request
 from tests.s3p.client import append_request as append
 from tests.s3p.client import read_request
+from tests.s3p.hand import Peer
 from tests.s3p.two_members import MS, Node, create, played
 
 
@@ -56,6 +62,24 @@ def test_a_creation_waits_until_it_is_decided_where_its_name_is_placed(group: in
             home.place(name, 1 - group)
         assert [await client.reply(), await client.reply()] == [b"+OK\r\n", id_reply(MS, 0)]
         assert node.members[1 - group].group.has(key_of(name)) and not home.group.has(key_of(name))
+
+    played(play)
+
+
+def test_a_creation_waits_in_the_same_way_where_one_process_has_all_groups() -> None:
+    async def play(node: Node) -> None:
+        engine = Engine({**node.here.engine.owned, **node.there.engine.owned}, 2, node.here.clock)
+        placing = ForkPlacement(engine)
+        server = S3pServer(Settings(), engine, placing=placing)
+        peer, name = Peer(server), node.name(0)
+        assert type(peer.connection) is Connection
+        async with placing._deciding.of(key_of(name)):
+            peer.send(create(name) + append(name, b"x"))
+            await node.until(lambda: type(peer.connection.alone) is Undecided)
+            node.here.place(name, 1)
+        await node.until(lambda: node.there.group.has(key_of(name)))
+        await node.until(lambda: len(peer.transport.written) > len(b"+OK\r\n"))
+        assert peer.taken() == b"+OK\r\n" + id_reply(MS, 0)
 
     played(play)
 
