@@ -76,7 +76,7 @@ class Append(msgspec.Struct, frozen=True):
     records: list[bytes]
     """Empty only together with `close`."""
     content_type: str | None = None
-    """Normalised. None skips the check: close-only requests, and doors that carry no content type."""
+    """Normalised. None when nothing names one: a JSON stream then takes only records that are JSON values."""
     producer: Producer | None = None
     stream_seq: str | None = None
     close: bool = False

@@ -31,7 +31,7 @@ from headwater.errors import (
     StreamSoftDeleted,
     TooManyProducers,
 )
-from headwater.model import content_types, forks
+from headwater.model import content_types, forks, json_mode
 from headwater.model import producers as producer_rules
 from headwater.model.commands import (
     Append,
@@ -205,7 +205,10 @@ def _append(stream: Stream | None, command: Append, now_ms: int, limits: Limits)
         raise StreamSoftDeleted
     if stream.closed:
         return _append_closed(stream, command)
-    if command.content_type is not None and command.content_type != stream.media:
+    if command.content_type is None:
+        if stream.is_json and command.records and not json_mode.are_values(command.records):
+            raise ContentTypeMismatch(stream.content_type, content_types.DEFAULT)
+    elif command.content_type != stream.media:
         raise ContentTypeMismatch(stream.content_type, command.content_type)
     forget_before_ms = 0
     if producer is not None:

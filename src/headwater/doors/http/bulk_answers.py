@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from headwater.doors.http import failures
 from headwater.engine.pending_answers import Outcome
-from headwater.errors import Failure, row
+from headwater.errors import Failure
 from headwater.model import offsets
 from headwater.model.events import Appended
 from headwater.model.stream import CreatedAndAppended, Unchanged
@@ -58,16 +59,9 @@ class Entry:
         self._gather.resolve(self._index, outcome)
 
 
-def told_failure(failure: Failure) -> Answer:
-    meaning = row(failure)
-    error = {"code": meaning.code, "message": failure.message(), "retryable": meaning.retryable}
-    facts = {name.lower().replace("-", "_"): value for name, value in failure.headers()}
-    return {"status": meaning.status, "error": error, **facts}
-
-
 def _told(outcome: Outcome) -> Answer:
     if isinstance(outcome, Failure):
-        return told_failure(outcome)
+        return failures.entry(outcome)
     if isinstance(outcome, Appended):
         status = 200 if outcome.producer is not None and outcome.records else 204
         closed = {"stream_closed": "true"} if outcome.closed else {}

@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from headwater.doors import faults
-from headwater.doors.http.bulk_answers import Answer, told_failure
+from headwater.doors.http import failures
+from headwater.doors.http.bulk_answers import Answer
 from headwater.engine.engine import Engine, NotOwned
 from headwater.engine.placements import Placement
 from headwater.engine.questions import Questions
@@ -63,17 +64,17 @@ async def ask_owner(
     for part in _parts(items, size_of):
         answers: list[Answer] = []
         if failure is not None:
-            answers = [told_failure(MemberUnavailable(member))] * len(part)
+            answers = [failures.entry(MemberUnavailable(member))] * len(part)
         else:
             try:
                 answers = await questions.ask(member, name, [item for _, item in part], into=list[dict[str, Any]])
             except Failure as refused:
                 failure = refused
-                answers = [told_failure(refused)] * len(part)
+                answers = [failures.entry(refused)] * len(part)
             except Exception:
                 # A fault there, or of what it answered: the other processes' entries have their own answers.
                 failure = faults.report("http", member=member, question=name)
-                answers = [told_failure(failure)] * len(part)
+                answers = [failures.entry(failure)] * len(part)
         for (index, _), answer in zip(part, answers, strict=True):
             tell(index, answer)
 

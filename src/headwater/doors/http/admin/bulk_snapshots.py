@@ -15,8 +15,9 @@ from typing import Any
 import msgspec
 
 from headwater.config import Settings
+from headwater.doors.http import failures
 from headwater.doors.http import headers as parse
-from headwater.doors.http.bulk_answers import Answer, told_failure
+from headwater.doors.http.bulk_answers import Answer
 from headwater.doors.http.by_owner import admit, ask_owner, other_owner
 from headwater.doors.http.exchange import Exchange
 from headwater.doors.http.snapshots import discard_refused
@@ -129,7 +130,7 @@ class BulkSnapshots:
                 try:
                     owner = other_owner(self._engine, self._key(sent.entry))
                 except Failure as failure:
-                    answers[index] = told_failure(failure)
+                    answers[index] = failures.entry(failure)
                     continue
                 if owner is not None:
                     there.setdefault(owner.member, []).append((index, _Sent(sent.entry, owner.placed)))
@@ -225,5 +226,5 @@ def _size_of(sent: _Sent) -> int:
 
 def _told(entry: Entry, outcome: Outcome | None) -> Answer:
     if isinstance(outcome, Failure):
-        return told_failure(outcome)
+        return failures.entry(outcome)
     return {"status": 204, "stream_snapshot_offset": offsets.show(entry.offset)}
