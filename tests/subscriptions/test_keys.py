@@ -7,6 +7,7 @@ import json
 import os
 import stat
 from base64 import urlsafe_b64decode
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from headwater.ports import SystemRng
+from headwater.security.secret_file import write_secret
 from headwater.subscriptions.keys import FILE_NAME, BadKeys, Keys
 
 
@@ -59,6 +61,21 @@ def test_kept_keys_are_the_same_at_every_start_and_readable_by_their_owner_alone
     assert second.jwks() == first.jwks()
     assert second.token("uid", 3, "w_1") == first.token("uid", 3, "w_1")
     assert [entry.name for entry in tmp_path.iterdir()] == [FILE_NAME]
+
+
+def test_processes_that_start_at_once_agree_on_one_key_file(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        kids = list(pool.map(lambda _: Keys.kept(tmp_path, SystemRng()).kid, range(64)))
+    assert len(set(kids)) == 1
+    assert Keys.kept(tmp_path, SystemRng()).kid == kids[0]
+    assert [entry.name for entry in tmp_path.iterdir()] == [FILE_NAME]
+
+
+def test_a_key_file_that_another_process_wrote_meanwhile_is_left_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / FILE_NAME
+    write_secret(path, "first")
+    write_secret(path, "second")
+    assert path.read_text() == "first"
 
 
 def test_a_key_file_that_others_may_read_is_closed_to_them(tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ def dump(registry: Registry, pending: bool) -> object:
     def one(sub: Subscription) -> object:
         links = {path: (link.sid, link.acked, link.explicit) for path, link in sub.links.items()}
         facts = (sub.uid, sub.config, sub.base_url, sub.created_ms, sub.generation, sub.wake, sub.failures)
-        return facts, sub.retry_at_ms, sub.settled, links, set(sub.pending) if pending else None
+        return facts, sub.retry_at_ms, sub.complete, links, set(sub.pending) if pending else None
 
     subs = {name: one(sub) for name, sub in registry.by_id.items()}
     members = {path: {sub.id for sub in registry.members(path)} for path in PATHS}

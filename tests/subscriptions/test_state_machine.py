@@ -316,7 +316,7 @@ class Webhook(Machine):
 
 def state_of(sub: Subscription) -> object:
     links = {path: (link.sid, link.acked, link.explicit) for path, link in sub.links.items()}
-    return links, list(sub.pending), sub.generation, sub.wake, sub.failures, sub.retry_at_ms, sub.settled
+    return links, list(sub.pending), sub.generation, sub.wake, sub.failures, sub.retry_at_ms, sub.complete
 
 
 class TestPullWake(PullWake.TestCase):

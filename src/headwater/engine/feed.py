@@ -109,6 +109,6 @@ class Feed:
     def deleted(self, stream: LoadedStream) -> None:
         self._grown.pop(stream.sid, None)
 
-    def settled(self) -> None:
+    def pass_ended(self) -> None:
         if self._grown:
             self.wake()

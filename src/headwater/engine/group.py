@@ -330,7 +330,7 @@ class Group:
         for stream in woken.values():
             self._wake(stream)
         for observer in self.observers:
-            observer.settled()
+            observer.pass_ended()
         if log.failure is not None:
             self._fail(log.failure.reason)
 

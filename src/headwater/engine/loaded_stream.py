@@ -35,7 +35,7 @@ class Observer(Protocol):
 
     def deleted(self, stream: LoadedStream) -> None: ...
 
-    def settled(self) -> None:
+    def pass_ended(self) -> None:
         """The log's watermarks moved, and every change they made visible has been told."""
         ...
 

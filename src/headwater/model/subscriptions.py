@@ -71,6 +71,7 @@ class Link:
 class Subscription:
     __slots__ = (
         "base_url",
+        "complete",
         "config",
         "created_ms",
         "failures",
@@ -79,7 +80,6 @@ class Subscription:
         "links",
         "pending",
         "retry_at_ms",
-        "settled",
         "uid",
         "wake",
     )
@@ -96,7 +96,7 @@ class Subscription:
         self.failures = 0
         """Deliveries of the present wake that failed."""
         self.retry_at_ms = 0
-        self.settled = config.pattern is None
+        self.complete = config.pattern is None
         """False while streams that existed before it are still being linked."""
         self.links: dict[str, Link] = {}
         self.pending: dict[str, None] = {}
@@ -339,7 +339,7 @@ def evolve(sub: Subscription, event: Change, at_ms: int) -> None:
     if isinstance(event, Linked):
         for path, sid, acked in event.links:
             _link(sub, path, sid, acked, event.explicit)
-        sub.settled = sub.settled or event.complete
+        sub.complete = sub.complete or event.complete
     elif isinstance(event, Unlinked):
         link = sub.links[event.path]
         link.explicit = False

@@ -1,25 +1,34 @@
 """A small file that only its owner may read, written once.
 
-Owns that it is whole and on stable storage, or not there. Never says what is in it.
+Owns that it is whole and on stable storage, or not there, also when several processes want to write it at once. Never
+says what is in it.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 from pathlib import Path
 
 
 def write_secret(path: Path, text: str) -> None:
-    """On return the file is whole and on stable storage; a crash before leaves none. Raises OSError."""
+    """On return the file is whole and on stable storage; a crash before leaves none. One that is there stays as it is:
+    of several processes that write at once the first one counts. Raises OSError."""
     part = path.with_name(path.name + ".part")
-    part.unlink(missing_ok=True)
-    fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    fd = os.open(part, os.O_WRONLY | os.O_CREAT, 0o600)
     try:
-        os.write(fd, text.encode())
-        os.fsync(fd)
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        if path.exists():
+            # Another process wrote it meanwhile, and renamed the part that this one waited for.
+            part.unlink(missing_ok=True)
+        else:
+            os.fchmod(fd, 0o600)
+            os.ftruncate(fd, 0)
+            os.write(fd, text.encode())
+            os.fsync(fd)
+            part.rename(path)
     finally:
         os.close(fd)
-    part.rename(path)
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(folder)

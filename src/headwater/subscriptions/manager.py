@@ -138,7 +138,7 @@ class Manager:
                 if self.streams.tail(path, sub.links[path].sid) < 0:
                     self.try_note(model.Lost(sub.uid, path))
             self.try_note(model.abandon(sub))
-            if not sub.settled:
+            if not sub.complete:
                 self._walk(sub)
             if sub.wake is not None:
                 self.deliveries.issued(sub, sub.wake.wake_id)
@@ -148,7 +148,7 @@ class Manager:
         path = model.path_of(stream.key)
         for sub in self.registry.members(path):
             link = sub.links.get(path)
-            if link is None and not sub.settled:
+            if link is None and not sub.complete:
                 continue  # the walk comes to it
             if link is None or link.sid != stream.sid or (stream.visible > link.acked and path not in sub.pending):
                 self._grew(sub, path, stream, stream.fork_at)
@@ -177,7 +177,7 @@ class Manager:
             self._members[stream.sid] = known
         for sub in known[2]:
             # One it is not linked to yet is older than the stream, unless the walk is still to come by.
-            self._grew(sub, known[1], stream, stream.fork_at if sub.settled else start)
+            self._grew(sub, known[1], stream, stream.fork_at if sub.complete else start)
 
     def _grew(self, sub: Subscription, path: str, stream: LoadedStream, linked_at: int) -> None:
         try:
@@ -202,7 +202,7 @@ class Manager:
                 self.try_note(model.Lost(sub.uid, path))
                 self.try_note(model.abandon(sub))
 
-    def settled(self) -> None:
+    def pass_ended(self) -> None:
         """Nothing waits for the end of a pass: `grown` has left its work to a turn of its own."""
 
     # ---- what the door asks -------------------------------------------------------------------------------------
@@ -240,7 +240,7 @@ class Manager:
         future = OutcomeFuture()
         self.note(model.Created(uid, name, config, base_url, self.registry.generation(name), rows), future)
         sub = self.registry.by_uid[uid]
-        if not sub.settled:
+        if not sub.complete:
             self._walk(sub)
         await future.success()
         await self._walked(sub)

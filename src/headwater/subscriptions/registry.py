@@ -5,7 +5,7 @@ decides and never acts: the manager does both.
 
 Rows in the catalog, msgpack arrays, by name:
 
-    s/<id>           uid, config, base url, created ms, generation, wake, failures, retry at ms, settled
+    s/<id>           uid, config, base url, created ms, generation, wake, failures, retry at ms, complete
     l/<uid>/<path>   sid, acked offset, explicit, pending
     t/<id>           generation, deleted ms          (a deleted subscription)
 """
@@ -114,7 +114,7 @@ class Registry:
             if kind == "s":
                 uid, config, base_url, created_ms, generation, *rest_of_row = _decode_subscription(row)
                 sub = Subscription(uid, rest, config, base_url, created_ms, generation)
-                sub.wake, sub.failures, sub.retry_at_ms, sub.settled = rest_of_row
+                sub.wake, sub.failures, sub.retry_at_ms, sub.complete = rest_of_row
                 self._admit(sub)
             elif kind == "l":
                 uid, _, path = rest.partition("/")
@@ -196,7 +196,7 @@ class Registry:
             sub.wake,
             sub.failures,
             sub.retry_at_ms,
-            sub.settled,
+            sub.complete,
         )
         self._changes[f"s/{sub.id}"] = _encode(row)
 
