@@ -81,7 +81,6 @@ from headwater.ports import BlobsUnavailable, Catalog, CatalogCopy, Log, SystemC
 from headwater.security.name_hash import NameHash
 from headwater.subscriptions.keys import Keys
 from headwater.subscriptions.manager import Manager
-from headwater.subscriptions.registry import Registry
 from headwater.subscriptions.webhooks import WebhookClient
 
 log = structlog.get_logger("headwater")
@@ -139,10 +138,9 @@ class Node:
         rng = SystemRng()
         engine, store, blobs, lake = await self._engine(rng)
         owned = engine.owned[min(engine.owned)]
-        self._subscriptions = subscriptions = self._subscribe(owned.group, rng)
+        self._subscriptions = subscriptions = self._subscribe(engine, rng)
         for one in engine.owned.values():
             self._recover(one)
-        subscriptions.read_at = lambda stream, offset: owned.reads.read_now(stream, offset, 1)
         subscriptions.start()
         for one in engine.owned.values():
             one.start()
@@ -272,7 +270,7 @@ class Node:
             data = Path(self.settings.data)
             hash_name = NameHash.kept(data, rng).of
             eraser = owned.eraser(lake, owned.files.scrub)
-        named_by = subscriptions.registry.named_by
+        named_by = subscriptions.named_here
         return Erasures(eraser, hash_name, lambda key: named_by(path_of(key)), self.settings)
 
     def _pages(self, routes: Routes, engine: Engine, http: HttpServer) -> Metrics:
@@ -292,14 +290,10 @@ class Node:
         routes.page("/__headwater/metrics", metrics.json)
         return metrics
 
-    def _subscribe(self, group: Group, rng: SystemRng) -> Manager:
+    def _subscribe(self, engine: Engine, rng: SystemRng) -> Manager:
         settings = self.settings
         keys = Keys.fresh(rng) if settings.memory else Keys.kept(Path(settings.data), rng)
-        registry = Registry()
-        manager = Manager(group, registry, keys, WebhookClient(settings.webhook_allow_local), rng)
-        group.domains[registry.name] = registry
-        group.observers.append(manager)
-        return manager
+        return Manager(engine, keys, WebhookClient(settings.webhook_allow_local), rng)
 
     # ---- doors --------------------------------------------------------------------------------------------------
 
@@ -398,6 +392,8 @@ class Node:
 
     async def stop(self) -> None:
         """Ends everything. May be called after a failed start."""
+        if self._subscriptions is not None:
+            self._subscriptions.close()
         grace_s = self.settings.shutdown_grace_ms / 1000
         doors = [door for door in (self._http, self._s3p) if door is not None]
         await asyncio.gather(*(door.close(grace_s) for door in doors))

@@ -17,9 +17,8 @@ from headwater.model.subscriptions import Config
 from headwater.ports import BROKEN, Catalog, LogFailure, SystemRng
 from headwater.subscriptions.keys import Keys
 from headwater.subscriptions.manager import Manager
-from headwater.subscriptions.registry import Registry
 from headwater.subscriptions.webhooks import DeliveryFailed, Reply
-from tests.engine import HandClock, HandLog, Inbox, group_on
+from tests.engine import HandClock, HandLog, Inbox, engine_on, group_on
 
 TURNS = 12
 """Turns of the loop after which everything that could go on without the log has done so."""
@@ -74,10 +73,8 @@ class Desk:
         loop = asyncio.get_running_loop()
         self.group = group_on(self.log, catalog, self.clock, loop.call_soon)
         self.client = Client(self, answer)
-        self.registry = Registry()
-        self.manager = Manager(self.group, self.registry, KEYS, self.client, SystemRng())
-        self.group.domains[self.registry.name] = self.registry
-        self.group.observers.append(self.manager)
+        self.manager = Manager(engine_on(self.group), KEYS, self.client, SystemRng())
+        self.registry = self.manager.wakes.registries[0]
         recover(self.group)
         self.manager.start()
 
@@ -108,7 +105,7 @@ class Desk:
 
     async def pass_time(self, ms: int) -> None:
         self.clock.ms += ms
-        self.manager.tick()
+        self.manager.wakes.tick()
         await self.sync()
 
     async def complete(self, work: Coroutine[Any, Any, Any]) -> Any:

@@ -140,7 +140,7 @@ async def take_up(story: Story, cut: int, catalog: Path | None) -> None:
             if link is not None and link.sid == stream.sid:
                 assert link.acked == stream.tail
         for path, link in sub.links.items():
-            found = desk.manager.streams.look(path)
+            found = desk.manager.streams.local.look(path, 0)
             assert link.sid == (0 if found is None or link.sid == 0 else found[0]), f"{path} is linked to a stream past"
     pool = desk.group.loaded.find("wake/pool")
     if pool is not None:

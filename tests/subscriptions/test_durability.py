@@ -61,7 +61,7 @@ def test_a_claim_is_answered_and_refused_only_when_what_it_rests_on_is_durable()
         assert not first.done()
         with pytest.raises(AlreadyClaimed):
             await desk.manager.claim("sub", "worker-2")
-        waiting = desk.start(desk.manager.durable())  # what the door does with every refusal
+        waiting = desk.start(desk.manager.durable("sub"))  # what the door does with every refusal
         await desk.turn()
         assert not waiting.done()
         await desk.sync()
@@ -115,7 +115,7 @@ def test_a_log_that_fails_answers_every_waiting_call_with_its_failure_and_sends_
         with pytest.raises(LogUnavailable):
             await desk.manager.remove("hook")
         desk.clock.ms += 10**6
-        desk.manager.tick()
+        desk.manager.wakes.tick()
         await desk.turn()
         assert desk.client.posts == []
 

@@ -114,8 +114,8 @@ def dump(registry: Registry, pending: bool) -> object:
         return facts, sub.retry_at_ms, sub.complete, links, set(sub.pending) if pending else None
 
     subs = {name: one(sub) for name, sub in registry.by_id.items()}
-    members = {path: {sub.id for sub in registry.members(path)} for path in PATHS}
-    return subs, members, {name: registry.generation(name) for name in IDS}, set(registry.by_uid)
+    members = {path: {sub.id for sub in registry.index.members(path)} for path in PATHS}
+    return subs, members, {name: registry.generation(name) for name in IDS}, set(registry.index.by_uid)
 
 
 @given(steps, st.lists(st.tuples(st.integers(0, 60), st.booleans()), max_size=6))

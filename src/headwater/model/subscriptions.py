@@ -28,6 +28,8 @@ RESERVED = "__ds"
 
 Tail = Callable[[str, int], int]
 """(path, sid) -> what is visible of that stream; -1 when there is no such stream, or another one by that name."""
+UNKNOWN_TAIL = 1 << 62
+"""Of a stream that nobody can be asked about: there may be work after any offset."""
 
 
 class Config(msgspec.Struct, frozen=True, array_like=True):
@@ -232,7 +234,7 @@ def acknowledge(
     sub: Subscription, shown: Shown, acks: list[tuple[str, int]], done: bool, tail: Tail, now_ms: int
 ) -> Acked | Ended:
     """All of `acks` count, or none does. Raises Fenced, BadAck."""
-    _fence(sub, shown, now_ms)
+    fence(sub, shown, now_ms)
     reached: dict[str, int] = {}
     for path, offset in acks:
         link = sub.links.get(path)
@@ -248,11 +250,12 @@ def acknowledge(
 
 
 def release(sub: Subscription, shown: Shown, now_ms: int) -> Ended:
-    _fence(sub, shown, now_ms)
+    fence(sub, shown, now_ms)
     return Ended(sub.uid)
 
 
-def _fence(sub: Subscription, shown: Shown, now_ms: int) -> None:
+def fence(sub: Subscription, shown: Shown, now_ms: int) -> None:
+    """Raises Fenced unless the wake is the worker's own and its lease runs."""
     current = sub.wake
     if current is None or not shown.token_holds:
         raise Fenced

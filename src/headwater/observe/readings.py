@@ -84,8 +84,8 @@ def subscription_gauges(managers: list[Manager]) -> list[Gauge]:
         return Gauge(name, text, lambda: sum(map(read, managers)), counts)
 
     return [
-        total("subscriptions", "Subscriptions.", lambda one: len(one.registry.by_id)),
-        total("subscription_wakes", "Wakes issued since the start.", lambda one: one.wakes_count, True),
+        total("subscriptions", "Subscriptions.", lambda one: one.subscriptions_count),
+        total("subscription_wakes", "Wakes issued since the start.", lambda one: one.wakes.count, True),
         total("webhooks_delivered", "Webhooks taken.", lambda one: one.deliveries.delivered_count, True),
         total("webhooks_failed", "Webhook attempts that failed.", lambda one: one.deliveries.failed_count, True),
     ]

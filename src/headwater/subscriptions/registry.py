@@ -1,4 +1,4 @@
-"""Every subscription of a node, as the group's log and catalog keep them.
+"""The subscriptions of a group, as its log and catalog keep them, and the search over those of all groups of a process.
 
 Owns the fold of subscription events, the rows of a checkpoint and the search for a stream's subscriptions. Never
 decides and never acts: the manager does both.
@@ -11,6 +11,9 @@ Rows in the catalog, msgpack arrays, by name:
 """
 
 from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
 
 import msgspec
 
@@ -37,23 +40,22 @@ def encode(event: model.Event) -> bytes:
     return _encode(event)
 
 
-class Registry:
-    """The `Domain` of subscriptions."""
+Interest = tuple[bool, str]
+"""What a subscription wants to hear of: (True, a pattern), or (False, the path of one stream)."""
 
-    name = "subscriptions"
-    in_memory = True
+
+class Index:
+    """Finds subscriptions of several groups by uid, and by what they want to hear of."""
 
     def __init__(self) -> None:
-        self.by_id: dict[str, Subscription] = {}
         self.by_uid: dict[str, Subscription] = {}
         self.version = 0
         """Grows whenever the answer of `members` may change."""
-        self._tombstones: dict[str, _TombstoneRow] = {}
+        self.patterns: Counter[str] = Counter()
+        """How many subscriptions have each pattern."""
         self._patterns = Patterns()
         self._explicit: dict[str, set[str]] = {}
         """By path: the subscriptions that name it."""
-        # Rows are encoded when they change, not when they are asked for: a checkpoint must not stall the loop.
-        self._changes: dict[str, bytes | None] = {}
 
     def members(self, path: str) -> list[Subscription]:
         """The subscriptions that a stream belongs to, linked to it already or not."""
@@ -62,6 +64,64 @@ class Registry:
         named = self._explicit.get(path, set())
         matched = {uid for uid in self._patterns.matching(path) if self.by_uid[uid].config.wake_stream != path}
         return [self.by_uid[uid] for uid in matched | named]
+
+    def interests(self) -> Iterator[Interest]:
+        for pattern in self.patterns:
+            yield True, pattern
+        for path in self._explicit:
+            yield False, path
+
+    def wants(self, interest: Interest) -> bool:
+        is_pattern, text = interest
+        return text in (self.patterns if is_pattern else self._explicit)
+
+    def admit(self, sub: Subscription) -> None:
+        self.by_uid[sub.uid] = sub
+        if sub.config.pattern is not None:
+            self.patterns[sub.config.pattern] += 1
+            self._patterns.add(sub.config.pattern, sub.uid)
+        for path in sub.links:
+            self.name(path, sub.uid)
+        self.version += 1
+
+    def remove(self, sub: Subscription) -> None:
+        del self.by_uid[sub.uid]
+        pattern = sub.config.pattern
+        if pattern is not None:
+            self._patterns.remove(pattern, sub.uid)
+            self.patterns[pattern] -= 1
+            if not self.patterns[pattern]:
+                del self.patterns[pattern]
+        for path in sub.links:
+            self.disown(path, sub.uid)
+        self.version += 1
+
+    def name(self, path: str, uid: str) -> None:
+        self._explicit.setdefault(path, set()).add(uid)
+        self.version += 1
+
+    def disown(self, path: str, uid: str) -> None:
+        named_by = self._explicit.get(path)
+        if named_by is not None:
+            named_by.discard(uid)
+            if not named_by:
+                del self._explicit[path]
+        self.version += 1
+
+
+class Registry:
+    """The `Domain` of subscriptions in one group."""
+
+    name = "subscriptions"
+    in_memory = True
+
+    def __init__(self, index: Index | None = None) -> None:
+        self.by_id: dict[str, Subscription] = {}
+        self.index = Index() if index is None else index
+        """Shared by the registries of a process."""
+        self._tombstones: dict[str, _TombstoneRow] = {}
+        # Rows are encoded when they change, not when they are asked for: a checkpoint must not stall the loop.
+        self._changes: dict[str, bytes | None] = {}
 
     def named_by(self, path: str) -> list[str]:
         """Ids of the subscriptions that name a stream, whether or not it is there."""
@@ -93,7 +153,7 @@ class Registry:
                 self._put_link(sub, path)
             self._put(sub)
             return
-        sub = self.by_uid[event.uid]
+        sub = self.index.by_uid[event.uid]
         if isinstance(event, model.Removed):
             self._remove(sub, at_ms)
             return
@@ -101,7 +161,7 @@ class Registry:
         explicit_before = [path for path in paths if (link := sub.links.get(path)) and link.explicit]
         model.evolve(sub, event, at_ms)
         if isinstance(event, model.Linked | model.Unlinked | model.Lost):
-            self._index(sub, paths, explicit_before)
+            self._name(sub, paths, explicit_before)
         for path in paths:
             self._put_link(sub, path)
         self._put(sub)
@@ -122,12 +182,12 @@ class Registry:
             else:
                 buried.append((rest, _decode_tombstone(row)))
         for uid, rows in links.items():
-            sub = self.by_uid[uid]
+            sub = self.index.by_uid[uid]
             for path, row in rows:
                 sid, acked, explicit, pending = _decode_link(row)
                 sub.links[path] = Link(sid, acked, explicit)
                 if explicit:
-                    self._explicit.setdefault(path, set()).add(uid)
+                    self.index.name(path, uid)
                 if pending:
                     sub.pending[path] = None
         self._tombstones = dict(sorted(buried, key=lambda entry: entry[1][1]))
@@ -143,19 +203,13 @@ class Registry:
     # ---- inside -------------------------------------------------------------------------------------------------
 
     def _admit(self, sub: Subscription) -> None:
-        self.by_id[sub.id] = self.by_uid[sub.uid] = sub
-        if sub.config.pattern is not None:
-            self._patterns.add(sub.config.pattern, sub.uid)
-        for path in sub.links:
-            self._explicit.setdefault(path, set()).add(sub.uid)
-        self.version += 1
+        self.by_id[sub.id] = sub
+        self.index.admit(sub)
 
     def _remove(self, sub: Subscription, at_ms: int) -> None:
-        del self.by_id[sub.id], self.by_uid[sub.uid]
-        if sub.config.pattern is not None:
-            self._patterns.remove(sub.config.pattern, sub.uid)
+        del self.by_id[sub.id]
+        self.index.remove(sub)
         for path in sub.links:
-            self._disown(path, sub.uid)
             self._changes[f"l/{sub.uid}/{path}"] = None
         self._changes[f"s/{sub.id}"] = None
         self._tombstones[sub.id] = tombstone = (sub.generation, at_ms)
@@ -164,27 +218,16 @@ class Registry:
             oldest = next(iter(self._tombstones))
             del self._tombstones[oldest]
             self._changes[f"t/{oldest}"] = None
-        self.version += 1
 
-    def _index(self, sub: Subscription, paths: list[str], explicit_before: list[str]) -> None:
+    def _name(self, sub: Subscription, paths: list[str], explicit_before: list[str]) -> None:
         before = set(explicit_before)
         for path in paths:
             link = sub.links.get(path)
             explicit = link is not None and link.explicit
-            if explicit == (path in before):
-                continue
-            if explicit:
-                self._explicit.setdefault(path, set()).add(sub.uid)
-            else:
-                self._disown(path, sub.uid)
-            self.version += 1
-
-    def _disown(self, path: str, uid: str) -> None:
-        named_by = self._explicit.get(path)
-        if named_by is not None:
-            named_by.discard(uid)
-            if not named_by:
-                del self._explicit[path]
+            if explicit and path not in before:
+                self.index.name(path, sub.uid)
+            elif not explicit and path in before:
+                self.index.disown(path, sub.uid)
 
     def _put(self, sub: Subscription) -> None:
         row: _SubscriptionRow = (

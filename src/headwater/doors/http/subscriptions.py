@@ -37,8 +37,9 @@ from headwater.errors import (
 )
 from headwater.model import glob, json_mode, moments, names, offsets
 from headwater.model import subscriptions as model
-from headwater.model.subscriptions import Config, Subscription
+from headwater.model.subscriptions import Config, Link, Subscription
 from headwater.subscriptions.manager import Bearer, Manager
+from headwater.subscriptions.telling import chosen, link_type
 
 PREFIX = f"{parse.FLAT_PREFIX}{model.RESERVED}/"
 BODY_BYTES_MAX = 512 * 1024
@@ -76,7 +77,7 @@ class Subscriptions:
         if action == b"streams" and raw_path:
             _allow(exchange, b"DELETE")
             path = self._path(parse.path_text(raw_path))
-            self._run(exchange, self._remove_stream(exchange, name, path))
+            self._run(exchange, name, self._remove_stream(exchange, name, path))
             return
         if raw_path:
             raise NoSuchRoute
@@ -86,22 +87,22 @@ class Subscriptions:
             case b"streams":
                 _allow(exchange, b"POST")
                 paths = self._paths(_body(exchange), required=True)
-                self._run(exchange, self._add_streams(exchange, name, paths))
+                self._run(exchange, name, self._add_streams(exchange, name, paths))
             case b"claim":
                 _allow(exchange, b"POST")
                 worker = _text(_body(exchange), "worker", WORKER_BYTES_MAX)
                 if worker is None:
                     raise BadSubscription("worker must be a non-empty string")
-                self._run(exchange, self._claim(exchange, name, worker))
+                self._run(exchange, name, self._claim(exchange, name, worker))
             case b"ack" | b"callback":
                 _allow(exchange, b"POST")
                 bearer, body = _bearer(exchange)
                 acks = self._acks(body)
-                self._run(exchange, self._ack(exchange, name, bearer, acks, body.get("done") is True, action))
+                self._run(exchange, name, self._ack(exchange, name, bearer, acks, body.get("done") is True, action))
             case b"release":
                 _allow(exchange, b"POST")
                 bearer, _ = _bearer(exchange)
-                self._run(exchange, self._release(exchange, name, bearer))
+                self._run(exchange, name, self._release(exchange, name, bearer))
             case _:
                 raise NoSuchRoute
 
@@ -109,21 +110,21 @@ class Subscriptions:
         method = exchange.request.method
         if method == b"PUT":
             config, streams = self._config(_body(exchange))
-            self._run(exchange, self._create(exchange, name, config, streams, self._base_url(exchange)))
+            self._run(exchange, name, self._create(exchange, name, config, streams, self._base_url(exchange)))
         elif method in (b"GET", b"HEAD"):
-            self._run(exchange, self._show(exchange, name))
+            self._run(exchange, name, self._show(exchange, name))
         elif method == b"DELETE":
-            self._run(exchange, self._remove(exchange, name))
+            self._run(exchange, name, self._remove(exchange, name))
         else:
             raise MethodNotAllowed("GET, HEAD, PUT, DELETE, OPTIONS")
 
-    def _run(self, exchange: Exchange, work: Answer) -> None:
+    def _run(self, exchange: Exchange, name: str, work: Answer) -> None:
         async def refused_when_durable() -> None:
             try:
                 await work
             except Failure:
                 # A refusal may rest on something that is not durable yet.
-                await self._manager.durable()
+                await self._manager.durable(name)
                 raise
 
         exchange.run(refused_when_durable())
@@ -146,11 +147,10 @@ class Subscriptions:
         self, exchange: Exchange, name: str, config: Config, streams: list[str], base_url: str
     ) -> None:
         sub, new = await self._manager.create(name, config, streams, base_url)
-        exchange.json(201 if new else 200, self._view(sub, exchange))
+        exchange.json(201 if new else 200, self._view(sub, chosen(sub), exchange))
 
     async def _show(self, exchange: Exchange, name: str) -> None:
-        await self._manager.durable()
-        exchange.json(200, self._view(self._manager.find(name), exchange))
+        exchange.json(200, self._view(*await self._manager.show(name), exchange))
 
     async def _remove(self, exchange: Exchange, name: str) -> None:
         await self._manager.remove(name)
@@ -195,18 +195,18 @@ class Subscriptions:
             raise BadHeader("Host", "expected the host and port that this server is reached by")
         return f"{found}{parse.FLAT_PREFIX}{model.RESERVED}"
 
-    def _view(self, sub: Subscription, exchange: Exchange) -> dict[str, Any]:
+    def _view(self, sub: Subscription, links: list[tuple[str, Link]], exchange: Exchange) -> dict[str, Any]:
         config = sub.config
-        infos, _, omitted = self._manager.infos(sub)
         view: dict[str, Any] = {
             "id": sub.id,
             "subscription_id": sub.id,
             "type": config.kind,
             "pattern": config.pattern,
             "streams": [
-                {"path": info.path, "link_type": info.link_type, "acked_offset": info.acked_offset} for info in infos
+                {"path": path, "link_type": link_type(link), "acked_offset": offsets.show(link.acked)}
+                for path, link in links
             ],
-            "streams_omitted": omitted or None,
+            "streams_omitted": len(sub.links) - len(links) or None,
             "wake_stream": config.wake_stream,
             "lease_ttl_ms": config.lease_ms,
             "created_at": moments.show(sub.created_ms),

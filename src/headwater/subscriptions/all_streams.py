@@ -1,0 +1,148 @@
+"""The streams of all groups as subscriptions see them, whichever process serves them.
+
+Owns whom to ask, and that what is found is still true when it is handed out. Never decides about a subscription.
+
+An answer of another process may be overtaken by a hint of it that is applied meanwhile. Every lookup keeps the paths
+of such hints, and asks for those again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from headwater.engine.engine import Engine
+from headwater.errors import BadAck, Failure, MemberUnavailable, OutcomeUnknown
+from headwater.model.subscriptions import Tail, key_of
+from headwater.subscriptions.local_streams import ELSEWHERE, NONE, LocalStreams, Row, State
+
+AWAY = (MemberUnavailable, OutcomeUnknown)
+"""What a question ends with when the other process cannot answer it."""
+QUESTION_STREAMS = 2_000
+"""Streams in one question."""
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    found: dict[str, State] = field(default_factory=dict)
+    unknown: dict[str, Failure] = field(default_factory=dict)
+    """Paths whose process does not answer, and how it failed."""
+
+    def tail(self, path: str, sid: int) -> int:
+        """See `model.Tail`."""
+        state = self.found.get(path)
+        return state[1] if state is not None and state[0] == sid else -1
+
+    def tail_or(self, unknown: int) -> Tail:
+        """The same, with `unknown` for a stream whose process does not answer."""
+        return lambda path, sid: unknown if path in self.unknown else self.tail(path, sid)
+
+    def demand(self) -> None:
+        """Raises the failure of a process that does not answer."""
+        for failure in self.unknown.values():
+            raise failure
+
+
+class AllStreams:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.local = LocalStreams(engine)
+        self._touched: list[set[str]] = []
+        """For each lookup under way: paths of hints that were applied since it asked."""
+
+    def touch(self, path: str) -> None:
+        """A hint about the stream was applied: what a lookup hears of it from now on may be older."""
+        for touched in self._touched:
+            touched.add(path)
+
+    @contextmanager
+    def _touching(self) -> Iterator[set[str]]:
+        touched: set[str] = set()
+        self._touched.append(touched)
+        try:
+            yield touched
+        finally:
+            self._touched = [other for other in self._touched if other is not touched]
+
+    def group_of(self, sid: int) -> int:
+        return sid % self._engine.groups_count
+
+    def place(self, path: str) -> int:
+        """The group where the search for a stream begins."""
+        engine = self._engine
+        home = engine.home(key_of(path))
+        return engine.place(key_of(path)) if home in engine.owned else home
+
+    async def look(self, places: dict[str, int]) -> Looked:
+        """The stream of each path, sought in its group, as it is on return."""
+        looked = Looked()
+        owned = self._engine.owned
+        elsewhere = {path: group for path, group in places.items() if group not in owned}
+        here = [(path, group) for path, group in places.items() if group in owned]
+        while elsewhere:
+            with self._touching() as touched:
+                answers = await asyncio.gather(*map(self._ask, *zip(*self._questions(elsewhere), strict=True)))
+            again: dict[str, int] = {}
+            for answer in answers:
+                for path, state in answer.items():
+                    if isinstance(state, Failure):
+                        looked.unknown[path] = state
+                    elif state[0] == ELSEWHERE:
+                        again[path] = state[1]
+                    elif path in touched:
+                        again[path] = elsewhere[path]
+                    elif state[0]:
+                        looked.found[path] = state
+            here += [(path, group) for path, group in again.items() if group in owned]
+            elsewhere = {path: group for path, group in again.items() if group not in owned}
+        for (path, _), found in zip(here, await self.local.look_all(here), strict=True):
+            if found is not None:
+                looked.found[path] = found
+        return looked
+
+    def _questions(self, places: dict[str, int]) -> list[tuple[int, list[tuple[str, int]]]]:
+        by_member: dict[int, list[tuple[str, int]]] = {}
+        for place in places.items():
+            by_member.setdefault(self._engine.questions.owner(place[1]), []).append(place)
+        return [
+            (member, part[at : at + QUESTION_STREAMS])
+            for member, part in by_member.items()
+            for at in range(0, len(part), QUESTION_STREAMS)
+        ]
+
+    async def _ask(self, member: int, places: list[tuple[str, int]]) -> dict[str, State | Failure]:
+        try:
+            states = await self._engine.questions.ask(member, "subscriptions_look", places, into=list[State])
+        except AWAY as failure:
+            return {path: failure for path, _ in places}
+        return {path: state or NONE for (path, _), state in zip(places, states, strict=True)}
+
+    async def matching(self, member: int, patterns: list[str]) -> AsyncIterator[list[Row]]:
+        """The streams of a process that the patterns take in, in slices. What a hint told of meanwhile is left out."""
+        questions = self._engine.questions
+        after: str | None = ""
+        while after is not None:
+            with self._touching() as touched:
+                rows, after = await questions.ask(
+                    member, "subscriptions_matching", patterns, after, into=tuple[list[Row], str | None]
+                )
+            yield [row for row in rows if row[0] not in touched]
+            await asyncio.sleep(0)
+
+    async def check_edges(self, acks: list[tuple[str, int, int]]) -> None:
+        """Raises BadAck for a path, sid and offset inside a record: a worker could not read on from there."""
+        by_group: dict[int, list[tuple[str, int, int]]] = {}
+        for ack in acks:
+            by_group.setdefault(self.group_of(ack[1]), []).append(ack)
+        for group, part in by_group.items():
+            inside = await self._engine.questions.ask_owner(group, "subscriptions_inside", part, into=list[bool])
+            for (path, _, offset), is_inside in zip(part, inside, strict=True):
+                if is_inside:
+                    raise BadAck(f"offset {offset} of {path!r} lies inside a message")
+
+    async def announce(self, path: str, payload: bytes, producer: tuple[str, int] | None) -> None:
+        """Appends a wake event to the stream. Raises what its process refused, or that it cannot be reached."""
+        group = await self._engine.locate(key_of(path))
+        await self._engine.questions.ask_owner(group, "subscriptions_announce", group, path, payload, producer)
