@@ -23,3 +23,9 @@ def api(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 def room() -> str:
     """A first path segment that no other test uses."""
     return f"room{next(_numbers)}"
+
+
+@pytest.fixture(params=[2, 4])
+def groups_count(request: pytest.FixtureRequest) -> int:
+    """Of two processes in one loop."""
+    return request.param

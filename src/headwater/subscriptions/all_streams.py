@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from headwater.engine.engine import Engine
 from headwater.errors import BadAck, Failure, MemberUnavailable, OutcomeUnknown
 from headwater.model.subscriptions import Tail, key_of
-from headwater.subscriptions.local_streams import ELSEWHERE, NONE, LocalStreams, Row, State
+from headwater.subscriptions.local_streams import ELSEWHERE, LocalStreams, Row, State
 
 AWAY = (MemberUnavailable, OutcomeUnknown)
 """What a question ends with when the other process cannot answer it."""
@@ -77,30 +77,39 @@ class AllStreams:
 
     async def look(self, places: dict[str, int]) -> Looked:
         """The stream of each path, sought in its group, as it is on return."""
-        looked = Looked()
-        owned = self._engine.owned
-        elsewhere = {path: group for path, group in places.items() if group not in owned}
-        here = [(path, group) for path, group in places.items() if group in owned]
-        while elsewhere:
-            with self._touching() as touched:
-                answers = await asyncio.gather(*map(self._ask, *zip(*self._questions(elsewhere), strict=True)))
-            again: dict[str, int] = {}
-            for answer in answers:
-                for path, state in answer.items():
-                    if isinstance(state, Failure):
-                        looked.unknown[path] = state
-                    elif state[0] == ELSEWHERE:
-                        again[path] = state[1]
-                    elif path in touched:
-                        again[path] = elsewhere[path]
-                    elif state[0]:
-                        looked.found[path] = state
-            here += [(path, group) for path, group in again.items() if group in owned]
-            elsewhere = {path: group for path, group in again.items() if group not in owned}
-        for (path, _), found in zip(here, await self.local.look_all(here), strict=True):
+        looked, where, owned = Looked(), dict(places), self._engine.owned
+        todo = {path for path, group in where.items() if group not in owned}
+        with self._touching() as touched:
+            while True:
+                touched.clear()
+                moved = await self._look_elsewhere(todo, where, looked) if todo else set()
+                # Last, and anew in every round: no hint tells that these changed.
+                here = [place for place in where.items() if place[1] in owned]
+                found_here = await self.local.look_all(here)
+                again = (moved | touched) & where.keys() - looked.unknown.keys()
+                todo = {path for path in again if where[path] not in owned}
+                if not todo:
+                    break
+        for (path, _), found in zip(here, found_here, strict=True):
             if found is not None:
                 looked.found[path] = found
         return looked
+
+    async def _look_elsewhere(self, paths: set[str], where: dict[str, int], looked: Looked) -> set[str]:
+        """Asks for the paths; returns those that live in another group than `where` said, and corrects that."""
+        asked = self._questions({path: where[path] for path in paths})
+        moved: set[str] = set()
+        for answer in await asyncio.gather(*(self._ask(member, part) for member, part in asked)):
+            for path, state in answer.items():
+                looked.found.pop(path, None)
+                if isinstance(state, Failure):
+                    looked.unknown[path] = state
+                elif state[0] == ELSEWHERE:
+                    where[path] = state[1]
+                    moved.add(path)
+                elif state[0]:
+                    looked.found[path] = state
+        return moved
 
     def _questions(self, places: dict[str, int]) -> list[tuple[int, list[tuple[str, int]]]]:
         by_member: dict[int, list[tuple[str, int]]] = {}
@@ -117,7 +126,7 @@ class AllStreams:
             states = await self._engine.questions.ask(member, "subscriptions_look", places, into=list[State])
         except AWAY as failure:
             return {path: failure for path, _ in places}
-        return {path: state or NONE for (path, _), state in zip(places, states, strict=True)}
+        return {path: state for (path, _), state in zip(places, states, strict=True)}
 
     async def matching(self, member: int, patterns: list[str]) -> AsyncIterator[list[Row]]:
         """The streams of a process that the patterns take in, in slices. What a hint told of meanwhile is left out."""

@@ -19,6 +19,7 @@ import msgspec
 
 from headwater.engine.engine import Engine
 from headwater.engine.loaded_stream import LoadedStream
+from headwater.errors import MemberUnavailable
 from headwater.model import subscriptions as model
 from headwater.model.glob import Patterns
 from headwater.subscriptions.registry import Interest
@@ -75,13 +76,14 @@ class Hints:
         self._wanted_by: dict[int, tuple[int, str, list[_Asker]]] = {}
         """By sid: version, path, who wants to hear of it. Overflow: all are forgotten."""
         self._closed = False
+        self._me = engine.questions.me
         engine.questions.register("subscriptions_watch", self._answer_watch)
         engine.questions.register("subscriptions_news", self._answer_news)
         if engine.questions.count > 1:
             engine.observe(self)
 
     def close(self) -> None:
-        """Nobody waits for a hint any more: questions are answered at once."""
+        """Nobody waits for a hint any more: questions that would are refused."""
         self._closed = True
         for asker in self._askers.values():
             asker.wake()
@@ -160,7 +162,9 @@ class Hints:
         if asker is None or asker.session != session:
             return None
         asker.acknowledge(acknowledged)
-        if not asker.hints and wait_ms and not self._closed:
+        if not asker.hints and wait_ms:
+            if self._closed:
+                raise MemberUnavailable(self._me)  # an empty answer would have it ask again at once
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             asker.waiting.add(future)
             try:

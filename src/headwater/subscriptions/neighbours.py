@@ -29,6 +29,8 @@ WAIT_MS = 10_000
 RECONCILE_INTERVAL_MS = 600_000
 REFRESH_S_MAX = 5.0
 """How long a claim waits for a process that may have news for it."""
+GATHER_S = 0.005
+"""After news, before the next are asked for: streams that grow all the time must not cost a question each time."""
 PAUSE_S_FIRST, PAUSE_S_MAX = 0.1, 5.0
 INTERESTS_SENT_MAX = 5_000
 PATTERNS_SOUGHT_MAX = 500
@@ -179,7 +181,8 @@ class _Neighbour:
                     self._following = None  # the next subscription goes on from here
                     return
                 self._reconcile_when_due()
-                await self._hear(WAIT_MS)
+                if await self._hear(WAIT_MS):
+                    await asyncio.sleep(GATHER_S)
                 pause_s = PAUSE_S_FIRST
             except Exception as error:
                 if not isinstance(error, Failure):
@@ -187,24 +190,29 @@ class _Neighbour:
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, PAUSE_S_MAX)
 
-    async def _hear(self, wait_ms: int) -> None:
-        """Applies the news there are. Leaves no session when the other process does not know it any more."""
-        full = True
+    async def _hear(self, wait_ms: int) -> bool:
+        """Applies the news there are; returns whether there were any.
+
+        Leaves no session when the other process does not know it any more.
+        """
+        full, any_heard = True, False
         while full and (session := self._session) is not None:
             arguments = (self._questions.me, session, self._applied, wait_ms)
             hints = await self._questions.ask(self._member, "subscriptions_news", *arguments, into=list[Hint] | None)
             if self._session != session:
-                return
+                break
             if hints is None:
                 self._session = None
-                return
+                break
             for hint in hints:
                 # Two answers may hold the same hint: one to a claim, one to the question that waits.
                 if hint.seq > self._applied:
                     self._applied = hint.seq
                     self._all.growth.heard(hint)
                     self._all.streams.touch(hint.path)
+            any_heard = any_heard or bool(hints)
             full, wait_ms = len(hints) >= NEWS_MAX, 0
+        return any_heard
 
     async def refresh(self) -> None:
         try:
