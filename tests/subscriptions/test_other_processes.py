@@ -8,12 +8,15 @@ import json
 
 import pytest
 
+from headwater.engine.placements import Placed, Placements, encode
 from headwater.errors import BadAck, NoPendingWork
 from headwater.model import offsets
+from headwater.model.commands import Append, Create
 from headwater.model.subscriptions import PULL_WAKE, WEBHOOK, Config
 from headwater.subscriptions import local_streams
 from headwater.subscriptions.manager import Bearer
-from tests.subscriptions.two_processes import LEASE_MS, THERE, World, play
+from tests.engine import Inbox
+from tests.subscriptions.two_processes import HERE, LEASE_MS, THERE, World, play
 from tests.support.processes import until
 
 
@@ -252,5 +255,30 @@ def test_subscriptions_that_name_a_stream_are_found_in_all_processes(groups_coun
         await world.subscribe(pattern=None, streams=(world.other,))
         for process in world.processes.running.values():
             assert await process.part.named_by(world.other) == [world.id]
+
+    play(groups_count, body)
+
+
+def test_a_named_stream_that_lives_elsewhere_than_its_home_is_found_where_it_lives(groups_count: int) -> None:
+    async def body(world: World) -> None:
+        process = world.processes[THERE]
+        lives_in = groups_count - 1
+        name = world.processes.named(groups_count - 2, "other/fork")  # its home is here
+        group = process.engine.owned[lives_in].group
+        home = world.processes[HERE].engine.owned[groups_count - 2].group
+        home.note(Placements.name, encode(Placed(name, lives_in)))
+        inbox = Inbox()
+        group.submit(name, Create(name, "text/plain", [b"one"]), inbox)
+        await until(lambda: not inbox.waits)
+        other = world.processes.named(groups_count - 1, "__ds/far").removeprefix("__ds/")
+        config = Config(PULL_WAKE, None, None, world.wakes, LEASE_MS, None, "digest")
+        near, _ = await world.manager.create(world.id, config, [name], "http://here")
+        far, _ = await process.part.create(other, config, [name], "http://here")
+        for sub in (near, far):
+            assert (sub.links[name].sid % groups_count, sub.links[name].acked) == (lives_in, 3)
+        group.submit(name, Append([b"two"]), Inbox())
+        claim = await world.claim()
+        assert [info.path for info in claim.streams if info.has_pending] == [name]
+        assert await world.ack(claim, name, 6) is False
 
     play(groups_count, body)

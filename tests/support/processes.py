@@ -12,7 +12,9 @@ import msgspec
 
 from headwater.catalog.sqlite import SqliteCatalog
 from headwater.engine.engine import Engine
+from headwater.engine.fork_placement import ForkPlacement
 from headwater.engine.group import Group
+from headwater.engine.placements import Placements
 from headwater.engine.questions import Answer
 from headwater.engine.reads import Reads
 from headwater.engine.reads_by_id import ReadsById
@@ -131,8 +133,11 @@ class Process(Generic[Part]):
                 processes.groups_count,
             )
             reads = Reads(group, None)
-            owned[number] = SimpleNamespace(group=group, reads=reads, by_id=ReadsById(group, reads), number=number)
+            placements = group.domains[Placements.name] = Placements(group.catalog)
+            by_id = ReadsById(group, reads)
+            owned[number] = SimpleNamespace(group=group, reads=reads, by_id=by_id, number=number, placements=placements)
         self.engine = Engine(owned, processes.groups_count, processes.clock, self.questions)
+        self.placing = ForkPlacement(self.engine)
         self.part = processes.make(self.engine)
         for one in owned.values():
             recover(one.group)

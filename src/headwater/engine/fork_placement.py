@@ -108,5 +108,5 @@ class ForkPlacement:
         except Failure:
             pass  # the placement stays, and does no harm: see `placements`
 
-    def settled(self) -> None:
+    def pass_ended(self) -> None:
         """Nothing waits for the end of a pass."""
