@@ -14,10 +14,11 @@ from headwater.model import offsets
 from headwater.model.commands import Append, Create
 from headwater.model.subscriptions import PULL_WAKE, WEBHOOK, Config
 from headwater.subscriptions import local_streams
+from headwater.subscriptions.all_streams import AllStreams
 from headwater.subscriptions.manager import Bearer
 from tests.engine import Inbox
 from tests.subscriptions.two_processes import HERE, LEASE_MS, THERE, World, play
-from tests.support.processes import until
+from tests.support.processes import Processes, run, until
 
 
 def test_growth_in_another_process_wakes_and_the_wake_event_is_appended_where_its_stream_lives(
@@ -282,3 +283,19 @@ def test_a_named_stream_that_lives_elsewhere_than_its_home_is_found_where_it_liv
         assert await world.ack(claim, name, 6) is False
 
     play(groups_count, body)
+
+
+def test_a_stream_that_lives_in_neither_this_process_nor_its_homes_is_found_in_the_third() -> None:
+    async def body() -> None:
+        processes = Processes(AllStreams, count=3, groups_count=3)
+        asking, home, living = (processes.start(member) for member in range(3))
+        name = processes.named(1, "other/fork")
+        home.engine.owned[1].group.note(Placements.name, encode(Placed(name, 2)))
+        inbox = Inbox()
+        living.engine.owned[2].group.submit(name, Create(name, "text/plain", [b"one"]), inbox)
+        await until(lambda: not inbox.waits)
+        looked = await asking.part.look({name: asking.part.place(name)})
+        sid, tail, _ = looked.found[name]
+        assert (sid % 3, tail) == (2, 3)
+
+    run(body)
