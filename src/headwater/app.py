@@ -16,8 +16,6 @@ import shutil
 import signal
 import sqlite3
 import sys
-from collections.abc import Callable
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -55,7 +53,7 @@ from headwater.doors.s3p.server import S3pServer
 from headwater.engine import buckets as engine_buckets
 from headwater.engine.engine import Engine
 from headwater.engine.group import Group
-from headwater.engine.owned_group import CatalogFiles, GroupOptions, OwnedGroup
+from headwater.engine.owned_group import GroupOptions, OwnedGroup
 from headwater.engine.recovery import LogContradiction
 from headwater.lake.append_pressure import AppendPressure
 from headwater.lake.cache import DiskCache
@@ -142,6 +140,9 @@ class _Catalog:
     def copy(self, to: Path) -> CatalogCopy:
         return copy_catalog(self._path, to)
 
+    def scrub(self, name: str) -> bool:
+        return scrub(self._path, name)
+
 
 class Node:
     """One node, assembled. `start` and `stop` may each be called once."""
@@ -176,7 +177,7 @@ class Node:
         streams = DurableStreams(engine, settings, responder, engine.clock, rng)
         routes = self._routes(engine, streams, blobs, rng)
         self._pipeline_calls(routes, engine, store, lake)
-        routes.call("/__headwater/erase", self._erasures(owned, lake, rng, subscriptions).handle)
+        routes.call("/__headwater/erase", self._erasures(engine, rng, subscriptions).handle)
         routes.call(SUBSCRIPTIONS_PREFIX, Subscriptions(subscriptions, settings).handle)
         http = self._http = HttpServer(settings, routes, responder)
         metrics = self._pages(routes, owned, http)
@@ -254,12 +255,11 @@ class Node:
         """What the data pipeline and operators ask of groups."""
         settings, owned = self.settings, engine.owned[0]
         place = _place(settings, store)
-        groups = GroupCalls(engine)
+        groups = GroupCalls(engine, routes.handle)
         routes.call(GROUPS_PREFIX, groups.handle)
         routes.expect = groups.expect
         routes.call("/__headwater/tail", Tails(owned.group, settings).handle)
-        describe = None if owned.files is None else _describer(store, owned.files)
-        pipeline = Pipeline(engine, encode_feed, describe)
+        pipeline = Pipeline(engine, encode_feed, None if lake is None else partial(_describe, store))
         pipeline.register(groups)
         routes.call("/__headwater/lake", pipeline.lake)
         routes.call("/__headwater/flush", pipeline.flush)
@@ -278,14 +278,10 @@ class Node:
         groups.call("matches", matches)
         groups.call("backup", BackupDoor(engine.groups_count, place).handle)
 
-    def _erasures(self, owned: OwnedGroup, lake: DeltaLake | None, rng: SystemRng, subscriptions: Manager) -> Erasures:
-        eraser = hash_name = None
-        if lake is not None and owned.log is not None and owned.files is not None:
-            data = Path(self.settings.data)
-            hash_name = NameHash.kept(data, rng).of
-            eraser = owned.eraser(lake, partial(scrub, data / "catalog.db"))
+    def _erasures(self, engine: Engine, rng: SystemRng, subscriptions: Manager) -> Erasures:
+        hash_name = None if self.settings.memory else NameHash.kept(Path(self.settings.data), rng).of
         named_by = subscriptions.registry.named_by
-        return Erasures(eraser, hash_name, lambda key: named_by(path_of(key)), self.settings)
+        return Erasures(engine, hash_name, lambda key: named_by(path_of(key)), self.settings)
 
     def _pages(self, routes: Routes, owned: OwnedGroup, http: HttpServer) -> Metrics:
         health, metrics, probe = Health(), Metrics(), self._store_probe
@@ -382,19 +378,14 @@ class Node:
             self._lock.close()
 
 
-def _describer(store: ObjectStore, files: CatalogFiles) -> Callable[[], dict[str, Any]]:
+def _describe(store: ObjectStore, counts: dict[int, dict[str, int]]) -> dict[str, Any]:
     """Says what is in the lake, from a worker thread. Imports late: a node that settles nothing loads no Arrow."""
+    from headwater.lake.info import describe
 
-    def describe() -> dict[str, Any]:
-        from headwater.lake.info import describe
-
-        with closing(files.open_to_read()) as lake_files:
-            try:
-                return describe(store, lake_files)
-            except StoreError as error:
-                raise BlobsUnavailable(error.reason) from error
-
-    return describe
+    try:
+        return describe(store, counts)
+    except StoreError as error:
+        raise BlobsUnavailable(error.reason) from error
 
 
 def lake_url(settings: Settings) -> str:

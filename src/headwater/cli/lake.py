@@ -199,7 +199,7 @@ def _info(settings: config.Settings) -> dict[str, Any]:
         raise NoData(f"{settings.data} holds no node's data: there is no catalog.db")
     # SQLite lets others read beside the node; what the node logged since its last checkpoint is not seen.
     with closing(LakeFiles(catalog, read_only=True)) as lake_files:
-        return {**describe(_store(settings), lake_files), "served": is_served(Path(settings.data))}
+        return {**describe(_store(settings), {0: lake_files.counts()}), "served": is_served(Path(settings.data))}
 
 
 @contextmanager
