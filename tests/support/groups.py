@@ -33,6 +33,7 @@ from headwater.doors.http.respond import Responder
 from headwater.doors.http.routes import Routes
 from headwater.doors.http.wire import Request
 from headwater.engine.engine import Engine
+from headwater.engine.fork_placement import ForkPlacement
 from headwater.engine.group import Group
 from headwater.engine.outcome_future import OutcomeFuture
 from headwater.engine.owned_group import GroupOptions, OwnedGroup
@@ -161,6 +162,7 @@ class Process:
             owned[number] = OwnedGroup(group, wal, StoreBlobs(store), lake, files, options, rng, _broken)
         self.questions = asking
         self.engine = Engine(owned, groups_count, clock, asking)
+        ForkPlacement(self.engine)
         self.settings = config.resolve({"data": str(directory.path)}, {}, None).settings
         self._responder = Responder("*", False)
         nothing: Any = None

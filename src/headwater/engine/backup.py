@@ -1,7 +1,7 @@
 """Backups: a copy of a group's catalog and log that it could start from after a crash, and a hold on what they name.
 
-Owns holds: while there is one, gc deletes nothing of the group and superseded snapshots stay. Never stops anything else:
-copies are made in worker threads, and what is left of the log at the end is small.
+Owns holds: while there is one, gc deletes nothing of the group and superseded snapshots stay. Never stops anything
+else: copies are made in worker threads, and what is left of the log at the end is small.
 
     hold -> flush -> checkpoint -> copy of the catalog, true for C -> copy of the log, from the catalog's floor to S
 

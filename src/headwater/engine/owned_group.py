@@ -16,6 +16,7 @@ from headwater.engine.erasure import Eraser
 from headwater.engine.flush import Flusher
 from headwater.engine.group import Group
 from headwater.engine.lake_gc import LakeGc
+from headwater.engine.placements import Placements
 from headwater.engine.reads import Reads
 from headwater.engine.reads_by_id import ReadsById
 from headwater.engine.recovery import begin_incarnation, recover
@@ -79,6 +80,8 @@ class OwnedGroup:
     ) -> None:
         """`report` is told what went wrong with what."""
         self.group = group
+        self.placements = Placements(group.catalog)
+        group.domains[Placements.name] = self.placements
         self.log = log
         self.files = files
         self._rng = rng

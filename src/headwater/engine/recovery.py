@@ -58,7 +58,8 @@ class _Fold:
         group = self._group
         count = 0
         for name, domain in group.domains.items():
-            domain.restore(group.catalog.load_things(name))
+            if domain.in_memory:
+                domain.restore(group.catalog.load_things(name))
         floor = group.catalog.log_floor
         for position, event in group.log.replay(self._checkpoint):
             if position <= floor:
