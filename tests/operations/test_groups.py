@@ -3,12 +3,14 @@ processes serve them."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.groups import Town, town
+from tests.support.node import Node
 
 GROUPS = "/__headwater/groups"
 SHAPES = pytest.mark.parametrize("members", [1, 2], ids=["one process", "two processes"])
@@ -313,3 +315,43 @@ def test_a_backup_is_one_hold_and_one_cut_for_each_group(tmp_path: Path) -> None
             assert (await process.request("DELETE", f"{GROUPS}/{number}/backup/{facts['id']}")).status == 204
 
     town(tmp_path / "data", body)
+
+
+# ---- workers ------------------------------------------------------------------------------------------------------
+
+
+def test_workers_answer_for_each_other(tmp_path: Path) -> None:
+    flags = ["--groups", "3", "--workers", "2", "--flush-interval-ms", "3600000"]
+    with Node.started(tmp_path, flags=flags) as node:
+        for number in range(12):
+            assert node.request("PUT", f"/v1/stream/town/s{number}", {"Content-Type": "text/plain"}, b"x").status == 201
+        states = node.request("GET", GROUPS).json()["groups"]
+        assert [one["group"] for one in states] == [0, 1, 2]
+        expected = ",".join(f"{one['group']}:{seen(one)}" for one in states)
+        for _ in range(4):  # whichever worker accepts the connection
+            assert node.request("GET", GROUPS, {"Headwater-Expected-Log": expected}).status == 200
+            wrong = {"Headwater-Expected-Log": f"0:{seen(states[0])},1:{seen(states[0])}"}
+            assert node.request("GET", GROUPS, wrong).status == 409
+        for state in states:
+            path, headers = f"{GROUPS}/{state['group']}", {"Headwater-Expected-Log": seen(state)}
+            owner = node.request("GET", f"{path}/owner", headers).json()
+            assert (owner["group"], owner["worker"]) == (state["group"], state["group"] % 2)
+            wrong = {"Headwater-Expected-Log": seen(states[state["group"] - 1])}
+            assert node.request("GET", f"{path}/owner", wrong).status == 409
+        done = node.request("POST", "/__headwater/flush").json()
+        assert done["flushed_bytes"] == 12 and len(done["groups"]) == 3
+        wish = json.dumps({"groups": {str(n): {"from": 0, "files": True} for n in range(3)}}).encode()
+        plan = node.request("POST", "/__headwater/plan", {}, wish).json()["groups"]
+        assert sum(file["live_rows"] for one in plan for file in one["files"]) == 12
+        assert node.request("GET", "/__headwater/lake").json()["rows_live"] == 12
+        assert node.request("GET", "/__headwater/usage").status == 200
+        assert node.request("DELETE", "/v1/stream/town/s1").status == 204
+        erased = node.request("POST", "/__headwater/erase", {}, b'{"stream": "town/s1"}').json()
+        assert erased["log_positions"].keys() == {"0", "1", "2"}
+        for number in range(3):
+            held = node.request("POST", f"{GROUPS}/{number}/backup").json()
+            assert (held["group"], held["groups"]) == (number, 3)
+            assert node.request("GET", f"{GROUPS}/{number}/backup/{held['id']}/catalog").status == 200
+            assert node.request("DELETE", f"{GROUPS}/{number}/backup/{held['id']}").status == 204
+        answer = node.request("GET", f"{GROUPS}/3/owner")
+        assert (answer.status, answer.json()["error"]["code"]) == (404, "no_such_group")
