@@ -7,9 +7,11 @@ import ast
 import inspect
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from headwater import errors
+from headwater.doors.http import failures
 from headwater.errors import TABLE, Failure, Row, row
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -65,7 +67,7 @@ def test_every_failure_says_what_happened_in_text_and_headers_a_client_can_take(
     failure = example(kind)
     assert failure.message() and str(failure) == failure.message()
     assert "\n" not in failure.message()
-    for name, value in failure.headers():
+    for name, value in failures.headers(failure):
         assert name.isascii() and name.replace("-", "").isalpha()
         assert value.isascii() and value.isprintable()
     assert row(failure) is TABLE[kind]
@@ -79,7 +81,20 @@ def test_every_row_is_one_that_a_client_can_act_on(kind: type[Failure]) -> None:
     assert entry.code.replace("_", "").isalpha() and (entry.code.islower() or entry.code.isupper())
     # Being overloaded or too slow passes; being wrong does not.
     assert not entry.retryable or entry.status in (408, 409, 429, 503)
-    assert dict(example(kind).headers()).get("Retry-After", "").isdigit() == (entry.status in (429, 503))
+    assert ("retry_after_s" in example(kind).facts()) == (entry.status in (429, 503))
+
+
+def test_the_http_door_knows_every_fact_of_a_failure_and_no_other() -> None:
+    assert {name for kind in FAILURES for name in example(kind).facts()} == set(failures.TOLD)
+
+
+@pytest.mark.parametrize("kind", FAILURES, ids=lambda kind: kind.__name__)
+def test_a_failure_is_its_class_and_its_attributes_and_nothing_else(kind: type[Failure]) -> None:
+    made = example(kind)
+    again = kind.__new__(kind)
+    vars(again).update(msgspec.msgpack.decode(msgspec.msgpack.encode(vars(made))))
+    told = [(one.message(), one.facts(), one.details()) for one in (made, again)]
+    assert told[0] == told[1]
 
 
 # ---- the guide ------------------------------------------------------------------------------------------------------

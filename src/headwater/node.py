@@ -57,6 +57,7 @@ from headwater.doors.http.subscriptions import PREFIX as SUBSCRIPTIONS_PREFIX
 from headwater.doors.http.subscriptions import Subscriptions
 from headwater.doors.http.wire import Budget
 from headwater.doors.listener import BACKLOG
+from headwater.doors.s3p.names import first_owner
 from headwater.doors.s3p.server import S3pServer
 from headwater.engine import buckets as engine_buckets
 from headwater.engine.engine import Engine
@@ -128,6 +129,7 @@ class Node:
         self._handover: Handover | None = None
         self._store_probe: StoreProbe | None = None
         self._s3p: S3pServer | None = None
+        self._placing: ForkPlacement | None = None
         self._subscriptions: Manager | None = None
         self._lake_calls: LakeCalls | None = None
         self._bulk_snapshots: BulkSnapshots | None = None
@@ -161,7 +163,8 @@ class Node:
         metrics.add(*readings.engine_gauges(engine), *readings.http_gauges(self._http, streams))
         metrics.add(*readings.subscription_gauges([subscriptions]))
         if s3p is not None:
-            self._s3p = S3pServer(settings, engine)
+            members = self._members if self._members.count > 1 else None
+            self._s3p = S3pServer(settings, engine, members, self._placing)
             metrics.add(*readings.s3p_gauges(self._s3p))
         await self._open_to_members(routes, responder, bodies)
         await self._listen(engine, http, s3p)
@@ -229,15 +232,16 @@ class Node:
     def _routes(self, engine: Engine, streams: DurableStreams, blobs: StoreBlobs, rng: SystemRng) -> Routes:
         settings = self.settings
         directory = engine_buckets.Buckets(engine, engine.questions)
-        elsewhere = None
-        if engine.groups_count > 1:
-            elsewhere = Elsewhere(engine, ForkPlacement(engine), Forwarder(self._members))
+        placing = self._placing = ForkPlacement(engine) if engine.groups_count > 1 else None
+        elsewhere = None if placing is None else Elsewhere(engine, placing, Forwarder(self._members))
         buckets = Buckets(directory)
         snapshots = Snapshots(engine, blobs, settings, rng)
-        routes = Routes(settings, streams, buckets, snapshots, Batches(engine, directory, settings), elsewhere)
+        batches = Batches(engine, directory, settings, placing)
+        routes = Routes(settings, streams, buckets, snapshots, batches, elsewhere)
         routes.call("/__headwater/buckets", buckets.by_any_name)
         self._bulk_snapshots = BulkSnapshots(engine, blobs, settings, rng)
         routes.call("/__headwater/snapshots", self._bulk_snapshots.handle)
+        routes.call("/__headwater/tail", Tails(engine, settings, self._members).handle)
         return routes
 
     def _pipeline_calls(self, routes: Routes, engine: Engine, store: ObjectStore, lake: DeltaLake | None) -> None:
@@ -247,7 +251,6 @@ class Node:
         groups = GroupCalls(engine, routes.handle)
         routes.call(GROUPS_PREFIX, groups.handle)
         routes.expect = groups.expect
-        routes.call("/__headwater/tail", Tails(engine.owned[min(engine.owned)].group, settings).handle)
         pipeline = Pipeline(engine, encode_feed, None if lake is None else partial(_describe, store))
         pipeline.register(groups)
         routes.call("/__headwater/lake", pipeline.lake)
@@ -324,8 +327,12 @@ class Node:
             group = group_of_first(first, engine, name_bytes_max)
             return None if group is None else questions.owner(group)
 
+        def s3p_owner(first: bytes) -> int | None:
+            key = first_owner(first)
+            return None if key is None else questions.owner(engine.place(key))
+
         if s3p is not None and self._s3p is not None:
-            s3p_door = Door(lambda first: None, self._s3p.accept)
+            s3p_door = Door(s3p_owner, self._s3p.accept)
             address = await self._open(self._s3p, *s3p, "s3p", s3p_door, "another --s3p, or --s3p off")
             if self._members.count == 1:
                 log.info("s3p ready", address=address)

@@ -9,9 +9,9 @@ from headwater.engine.loaded_stream import LoadedStream
 from headwater.errors import SequenceGap, StreamClosed, StreamExists, StreamNotFound
 from headwater.model.commands import Append, Create, Delete, Durability, Producer
 from headwater.model.events import Appended, Created, Deleted
-from headwater.model.stream import Unchanged
+from headwater.model.stream import CreatedAndAppended, Unchanged
 from headwater.model.timeline import RECORD_BYTES
-from tests.engine import KEY, Bench, Ear, Inbox, null_group, visible
+from tests.engine import KEY, STEP, Bench, Ear, Inbox, null_group, visible
 
 
 def test_an_append_is_neither_answered_nor_visible_before_its_sync() -> None:
@@ -385,3 +385,41 @@ def test_a_group_without_a_disk_answers_everything_at_once() -> None:
     assert isinstance(deleted.outcome, Deleted) and ear.gone_count == 1
     with pytest.raises(StreamNotFound):
         group.find(KEY, touch=False)
+
+
+# ---- an append that makes its stream --------------------------------------------------------------------------
+
+
+def made(bench: Bench, payload: bytes = b"x", seq: int | None = None, durability: Durability | None = None) -> Inbox:
+    producer = None if seq is None else Producer("p", 0, seq)
+    create = Create(KEY, "text/plain", [], durability=durability)
+    return bench.submit(Append([payload], "text/plain", producer, create=create))
+
+
+@pytest.mark.parametrize("durability", Durability)
+def test_an_append_that_makes_its_stream_is_answered_and_seen_when_both_are_synced(durability: Durability) -> None:
+    bench = Bench()
+    first, second = made(bench, b"a", 0, durability), made(bench, b"b", 1)
+    assert [type(event).__name__ for _, event in bench.log.events] == ["Created", "Appended", "Appended"]
+    assert bench.group.unpublished(KEY)
+    bench.sync(until=STEP)  # the creation alone
+    assert first.waits and bench.group.unpublished(KEY)
+    bench.sync(until=2 * STEP)
+    assert type(first.outcome) is CreatedAndAppended and not bench.group.unpublished(KEY)
+    bench.sync()
+    assert type(second.outcome) is Appended
+    assert bench.read() == b"ab"
+
+
+def test_an_append_that_is_refused_makes_no_stream() -> None:
+    bench = Bench()
+    refused = made(bench, seq=7)
+    assert type(refused.outcome) is SequenceGap
+    assert bench.log.events == []
+    assert type(bench.post().outcome) is StreamNotFound
+
+
+def test_an_append_that_may_make_its_stream_leaves_one_that_is_there_as_it_is() -> None:
+    bench = Bench()
+    bench.create(durability=Durability.MEMORY)
+    assert type(made(bench).outcome) is Appended

@@ -32,6 +32,9 @@ class Hand:
         self.slicer = Slicer(self.bodies)
         self.closing = False
         self.internal = False
+        self.head_bytes_max = self.settings.head_bytes_max
+        self.header_count_max = self.settings.header_count_max
+        self.body_bytes_max = self.settings.body_bytes_max
         self.now_s = 1_000.0
         self.exchanges: list[Exchange] = []
         self.written = bytearray()

@@ -5,8 +5,9 @@ Owns the rules a second time, as the protocol's text words them. Never shares co
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 from headwater.model.commands import Append, Create
 
@@ -127,6 +128,10 @@ def append(stream: SlowStream | None, command: Append, etag: str, now_ms: int) -
         return refused("stream_closed", next_offset=stream.tail)
     if command.content_type not in (None, plain(stream.content_type)):
         return refused("content_type_mismatch", expected=stream.content_type, received=command.content_type)
+    untyped_json = command.content_type is None and plain(stream.content_type) == "application/json"
+    if untyped_json and not all(map(is_json_value, command.records)):
+        default = "application/octet-stream"
+        return refused("content_type_mismatch", expected=stream.content_type, received=default)
     forgets_before_ms = 0
     if sent is not None:
         verdict = judge_producer(stream, sent, now_ms)
@@ -175,6 +180,18 @@ def judge_producer(stream: SlowStream, sent: tuple[str, int, int], now_ms: int) 
     if seq > highest + 1:
         return refused("producer_seq_conflict", expected=highest + 1, received=seq)
     return 0
+
+
+def is_json_value(record: bytes) -> bool:
+    try:
+        json.loads(record.decode(), parse_constant=no_value)
+    except ValueError:
+        return False
+    return True
+
+
+def no_value(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")
 
 
 def plain(content_type: str) -> str:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from headwater.errors import BadBody
 from headwater.model.content_types import normalise
-from headwater.model.json_mode import array, fault, messages
+from headwater.model.json_mode import are_values, array, fault, messages
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -108,6 +108,15 @@ def test_a_body_nested_beyond_all_measure_is_refused_like_any_other(
 ) -> None:
     with pytest.raises(BadBody):
         messages(open_ * depth + inner + close * depth)
+
+
+@given(st.lists(st.binary(min_size=1, max_size=6) | st.sampled_from([b"1", b"[", b"]", b'"', b"{}", b",", b"null"])))
+@example([b'"a', b'b",1'])
+@example([b"[1", b"2]"])
+@example([b"[" * 100_000])
+def test_records_are_json_values_together_when_each_is(payloads: list[bytes]) -> None:
+    if payloads:
+        assert are_values(payloads) == all(are_values([payload]) for payload in payloads)
 
 
 @pytest.mark.parametrize("where", [b'["%s"]', b'"%s"', b'{"%s":1}', b'{"a":"%s"}', b'[1,["%s"]]'])

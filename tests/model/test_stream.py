@@ -90,6 +90,18 @@ def test_closed_comes_before_the_content_type_and_the_content_type_before_the_pr
         subject.run(wrong)
 
 
+def test_records_that_name_no_content_type_are_taken_by_a_json_stream_only_if_each_is_a_value() -> None:
+    subject = Subject(Create(KEY, "application/json; charset=utf-8", []))
+    subject.run(Append([b" [1, 2]", b'"x"', b"{}"]))
+    for bad in ([b"{"], [b"1", b"x"], [b"1,2"], [b"[1", b"2]"], [b" "], [b'"\xff"']):
+        with pytest.raises(ContentTypeMismatch) as caught:
+            subject.run(Append(bad))
+        assert caught.value.expected == "application/json; charset=utf-8"
+    subject.run(Append([], close=True))
+    with pytest.raises(StreamClosed):
+        subject.run(Append([b"{"]))
+
+
 def test_a_duplicate_is_a_duplicate_before_its_stream_seq_is_looked_at() -> None:
     subject = Subject()
     producer = Producer("p", 0, 0)

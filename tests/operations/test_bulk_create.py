@@ -86,6 +86,14 @@ def test_an_entry_that_is_refused_as_such_makes_no_stream__bulk_create(
     assert nowhere.head().status == 404
 
 
+def test_an_append_that_a_new_stream_refuses_makes_none__bulk_create(nowhere: Stream, node: Node) -> None:
+    producer = {"producer_id": "p", "producer_epoch": 0, "producer_seq": 5}
+    answers = bulk(node, [{"stream": nowhere.path, "text": ["x"], **producer, **TEXTS}])
+    assert [(one["status"], one["error"]["code"]) for one in answers] == [(409, "producer_seq_conflict")]
+    assert "created" not in answers[0]
+    assert nowhere.head().status == 404
+
+
 def test_a_bucketed_path_needs_its_bucket_and_a_flat_one_does_not__bulk_create(node: Node) -> None:
     bucket, missing = make_bucket(node), fresh_name("missing")
     paths = [f"/{bucket}/a", f"/ds/{bucket}/b", f"/{missing}/a", f"/ds/{missing}/b", f"{missing}/c"]

@@ -98,7 +98,7 @@ HANDLERS: dict[str, tuple[type, str, Callable[..., Any], tuple[str, str, dict[st
         DurableStreams, "_cursor", broken, ("GET", f"{PATH}?offset=-1&live=sse&cursor=1", {}, b""),
     ),
     "a coroutine": (Snapshots, "_bootstrap", broken_later, ("GET", f"{PATH}/bootstrap", {}, b"")),
-    "bulk append": (Batches, "_command", broken, ("POST", "/__headwater/append", {}, b'[{"stream":"s","text":["x"]}]')),
+    "bulk append": (Batches, "_wish", broken, ("POST", "/__headwater/append", {}, b'[{"stream":"s","text":["x"]}]')),
     "subscriptions": (
         Subscriptions, "_show", broken_later, ("GET", "/v1/stream/__ds/subscriptions/x", {}, b""),
     ),

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from headwater.doors.s3p.names import key_of, path_of
+from headwater.doors.s3p.names import first_owner, key_of, path_of
 from headwater.doors.s3p.outcomes import failed
 from headwater.errors import TABLE, BadName, RequestTimeout, TooManyProducers
 from headwater.model import names
@@ -32,6 +32,29 @@ def name_of(path: str) -> bytes:
         if raw and raw.hex() == path[1:] and path_of(raw) == path:
             return raw
     return path.encode()
+
+
+@given(st.binary(min_size=1, max_size=40), st.binary(max_size=20), st.sampled_from([b"CREATE", b"append", b"Read"]))
+def test_the_stream_of_a_connections_first_command_is_found_as_soon_as_its_name_is_there(
+    name: bytes, more: bytes, verb: bytes
+) -> None:
+    begun = b"*%d\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n" % (3, len(verb), verb, len(name), name)
+    assert first_owner(begun + more) == key_of(name)
+    for size in range(len(begun)):
+        assert first_owner(begun[:size]) is None
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\x16\x03\x01",
+        b"*3\r\n$4\r\nREAD\r\n$1\r\nsomething\r\n",
+        b"*3\r\n$4\r\nREAD\r\n$0\r\n\r\n",
+    ],
+)
+def test_bytes_that_are_no_command_are_about_no_stream(first: bytes) -> None:
+    assert first_owner(first) is None
 
 
 odd_names = st.binary(min_size=1, max_size=12) | st.text("~/.ab0129f", min_size=1, max_size=8).map(str.encode)
@@ -73,7 +96,7 @@ def test_a_stream_is_found_over_http_under_the_path_of_its_name(plain_node: Node
 def test_no_failure_of_an_understood_command_closes_the_connection(failure: type) -> None:
     made = failure.__new__(failure)
     made.message = lambda: "facts of its own"
-    made.expected = "application/json"
+    made.expected, made.member = "application/json", 1
     code = failed(b"s", made).split()[0]
     assert code not in (b"-ERR_BAD_FORMAT", b"-ERR_LIMITS")
 

@@ -7,10 +7,9 @@ import socket
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwater.doors.s3p.outcomes import are_json
 from tests.s3p import request
 from tests.s3p.client import OK, Client, Ended, Error, NotS3p, append_request, read_request, s3p_node, s3p_port
 from tests.support.node import Node, NotReady
@@ -149,15 +148,6 @@ def test_a_json_stream_takes_only_json_records(plain_node: Node) -> None:
         assert isinstance(replies[0], bytes) and replies[1] == refused and isinstance(replies[2], bytes)
         assert [record for _, record in client.read(b"json")] == [b'{"a":1}', b" [1, 2] ", b'"x"', b"7", b"8"]
     assert plain_node.request("GET", path).json() == [{"a": 1}, [1, 2], "x", 7, 8]
-
-
-@given(st.lists(st.binary(min_size=1, max_size=6) | st.sampled_from([b"1", b"[", b"]", b'"', b"{}", b",", b"null"])))
-@example([b'"a', b'b",1'])
-@example([b"[1", b"2]"])
-@example([b"[" * 100_000])
-def test_records_are_json_together_when_each_is(payloads: list[bytes]) -> None:
-    if payloads:
-        assert are_json(payloads) == all(are_json([payload]) for payload in payloads)
 
 
 def test_a_closed_stream_refuses_records_and_stays_readable(plain_node: Node) -> None:

@@ -7,9 +7,13 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-from headwater import app, config
+from headwater import config
+from headwater.cluster.members import Members
+from headwater.data_directory import DataDirectory
+from headwater.node import Node
 from tests.support.http import Connection, Headers, Response
 
 HOST = "127.0.0.1"
@@ -19,14 +23,21 @@ WITHIN_S = 60.0
 class Here:
     def __init__(self, **flags: object) -> None:
         given = {"listen": f"{HOST}:0", "s3p": f"{HOST}:0", **flags}
-        self.node = app.Node(config.resolve(given, {}, None).settings)
+        settings = config.resolve(given, {}, None).settings
+        directory = DataDirectory(Path(settings.data))
+        groups_count = 1
+        if not settings.memory:
+            directory.path.mkdir(parents=True, exist_ok=True)
+            groups_count = directory.prepare(settings.groups_wanted, 1)
+        self.node = Node(settings, Members(0, 1, groups_count, Path()))
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
-        address = asyncio.run_coroutine_threadsafe(self.node.start(), self._loop).result(WITHIN_S)
+        starting = self.node.start(settings.listen_address, settings.s3p_address)
+        address = asyncio.run_coroutine_threadsafe(starting, self._loop).result(WITHIN_S)
         self.port = int(address.rpartition(":")[2])
         s3p: Any = self.node._s3p
-        self.s3p_port: int = s3p._server.sockets[0].getsockname()[1]
+        self.s3p_port: int = s3p._accepting[0].sockets[0].getsockname()[1]
 
     @classmethod
     @contextmanager

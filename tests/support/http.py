@@ -232,6 +232,7 @@ class Event:
 
     name: str
     data: str
+    id: str = ""
 
     def json(self) -> Any:
         return json.loads(self.data)
@@ -269,7 +270,7 @@ class EventStream:
         self.ended_cleanly = True
 
     def _parse(self, block: bytes) -> Event | None:
-        name, data = "message", []
+        name, data, known = "message", [], ""
         for line in block.decode("utf-8").split("\n"):
             if line.startswith(":"):
                 self.comments += 1
@@ -280,9 +281,11 @@ class EventStream:
                 name = value
             elif field == "data":
                 data.append(value)
-            elif field not in ("id", "retry", ""):
+            elif field == "id":
+                known = value
+            elif field not in ("retry", ""):
                 raise BadResponse(f"event field {line!r}")
-        return Event(name, "\n".join(data)) if data else None
+        return Event(name, "\n".join(data), known) if data else None
 
 
 def encode_request(

@@ -24,7 +24,7 @@ from headwater.errors import Failure, MemberUnavailable, OutcomeUnknown
 PREFIX = "/__headwater/members"
 IDLE_CONNECTIONS_MAX = 8
 TIMEOUT_S = 30.0
-REFUSED = 409
+ANSWERED, REFUSED = 200, 409
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.decode
 
@@ -50,6 +50,8 @@ class Calls:
         status, body = await self._post(member, name, _encode(arguments))
         if status == REFUSED:
             raise _failure(*_decode(body))
+        if status != ANSWERED:
+            raise OutcomeUnknown(member)  # a fault there, which its log tells of
         return _decode(body, type=into)
 
     async def ask_owner(self, group: int, name: str, *arguments: Any, into: Any = Any) -> Any:
@@ -65,7 +67,7 @@ class Calls:
         if answer is None:
             return REFUSED, _encode(("NoSuchRoute", {}))
         try:
-            return 200, _encode(await answer(*_decode(body)))
+            return ANSWERED, _encode(await answer(*_decode(body)))
         except Failure as failure:
             return REFUSED, _encode((type(failure).__name__, vars(failure)))
 

@@ -7,7 +7,7 @@ otherwise a position could not stand for all that was seen.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappop, heapreplace
 from typing import NamedTuple
 
@@ -31,17 +31,18 @@ class Batch(NamedTuple):
 
 
 class Feed:
-    """Records of matching streams after `position`. An Observer: `wake` is called when there may be more to take."""
+    """Records of matching streams of one group after `position`. An Observer."""
 
-    def __init__(self, group: Group, position: int, matches: Callable[[str], bool], wake: Callable[[], None]) -> None:
-        self._group = group
+    def __init__(self, group: Group, position: int, matches: Callable[[str], bool]) -> None:
+        self.group = group
         self.position = position
+        self.wake: Callable[[], None] = lambda: None
+        """Called when there may be more to take."""
         self._matches = matches
-        self._wake = wake
         self._grown: dict[int, LoadedStream] = {}
         group.observers.append(self)
 
-    def include(self, streams: Iterator[LoadedStream]) -> None:
+    def include(self, streams: Iterable[LoadedStream]) -> None:
         """Streams that may hold records from before this feed began to listen.
 
         Raises TokenGone when some of those are in the lake already, where positions are not looked up.
@@ -57,7 +58,7 @@ class Feed:
 
         Costs a heap step per batch, over the streams that grew.
         """
-        limit = self._group.log.synced
+        limit = self.group.log.synced
         heap = [entry for stream in self._grown.values() if (entry := self._next(stream, limit)) is not None]
         heapify(heap)
         while heap:
@@ -95,19 +96,19 @@ class Feed:
         return bool(positions) and positions[-1] > self.position
 
     def close(self) -> None:
-        self._group.observers.remove(self)
+        self.group.observers.remove(self)
 
     # ---- as an observer -------------------------------------------------------------------------------------------
 
     def grown(self, stream: LoadedStream, start: int) -> None:
         if self._matches(stream.key):
             self._grown[stream.sid] = stream
-            if self._group.log.tail == self._group.log.synced:
-                self._wake()
+            if self.group.log.tail == self.group.log.synced:
+                self.wake()
 
     def deleted(self, stream: LoadedStream) -> None:
         self._grown.pop(stream.sid, None)
 
     def settled(self) -> None:
         if self._grown:
-            self._wake()
+            self.wake()

@@ -20,7 +20,7 @@ from headwater.engine.retention import RetentionRules
 from headwater.engine.usage import ReadUsage
 from headwater.errors import Failure, LogUnavailable, Overloaded, StreamNotFound, StreamSoftDeleted
 from headwater.model import buckets as bucket_rules
-from headwater.model.commands import BucketCommand, Command, Create
+from headwater.model.commands import BucketCommand, Command, Create, Durability
 from headwater.model.events import (
     Appended,
     Created,
@@ -35,7 +35,7 @@ from headwater.model.events import (
 from headwater.model.extents import Extent
 from headwater.model.forks import ColdOffset
 from headwater.model.lineage import Incarnation, Lineage
-from headwater.model.stream import Limits, Unchanged, decide
+from headwater.model.stream import CreatedAndAppended, Limits, Unchanged, decide
 from headwater.model.stream_state import evolve
 from headwater.model.timeline import RECORD_BYTES
 from headwater.ports import Catalog, Clock, Log
@@ -114,10 +114,10 @@ class Group:
             event = decide(stream, command, now_ms, self.next_sid, self._limits, source)
             # What waits for the disk is in memory twice: as records, and as the bytes that will be written.
             if self.loaded.hot_bytes + log.tail - log.written > self._hot_bytes_max and (
-                type(event) is Appended or type(event) is Created
+                type(event) is Appended or type(event) is Created or type(event) is CreatedAndAppended
             ):
                 raise Overloaded("too much data waits in memory")
-            if type(event) is Created and len(self.loaded.unlisted) >= NEW_MAX:
+            if (type(event) is Created or type(event) is CreatedAndAppended) and len(self.loaded.unlisted) >= NEW_MAX:
                 raise Overloaded("too many new streams wait to be written to the catalog")
         except Failure as failure:
             self._answers.answer(waiter, failure, stream)
@@ -128,20 +128,20 @@ class Group:
             self.resolve_cold(cold, key, command, waiter)
             return
         if type(event) is Appended and stream is not None:
-            self._append(stream, event, waiter)
+            self._append(stream, event, waiter, stream.durability, event)
         elif type(event) is Unchanged:
             if stream is not None and stream.ttl_ms is not None:
                 self._touch(stream, now_ms)
             self._answers.answer(waiter, event, stream)
         elif type(event) is Created:
-            self.next_sid = event.sid + self.sid_step
-            # A creation is synced whatever the stream's class: a name is never promised and then forgotten.
-            position = log.add(event, True)
-            stream = self.loaded.create(event, position, source)
-            stream.visible = UNBORN
-            if stream.retention is not None:
-                self.check_retention(stream)
+            stream, position = self._create(event, source)
             self._publish_later(stream.key, position, waiter, event, stream)
+        elif type(event) is CreatedAndAppended:
+            stream, _ = self._create(event.created, None)
+            # Synced with the creation, whatever the stream's class: both have one answer.
+            self._append(stream, event.appended, waiter, Durability.FSYNC, event)
+            if log.tail > log.synced:
+                self._unpublished[stream.key] = log.tail
         elif type(event) is Deleted and stream is not None:
             self._delete(stream, event, waiter)
         elif (type(event) is Trimmed or type(event) is SnapshotPublished) and stream is not None:
@@ -200,9 +200,19 @@ class Group:
             return self._expired(source, now_ms)
         return source
 
-    def _append(self, stream: LoadedStream, event: Appended, waiter: Waiter) -> None:
+    def _create(self, event: Created, source: LoadedStream | None) -> tuple[LoadedStream, int]:
+        """The new stream, which nobody sees yet, and the position of its creation."""
+        self.next_sid = event.sid + self.sid_step
+        # A creation is synced whatever the stream's class: a name is never promised and then forgotten.
+        position = self.log.add(event, True)
+        stream = self.loaded.create(event, position, source)
+        stream.visible = UNBORN
+        if stream.retention is not None:
+            self.check_retention(stream)
+        return stream, position
+
+    def _append(self, stream: LoadedStream, event: Appended, waiter: Waiter, durability: int, outcome: Outcome) -> None:
         log = self.log
-        durability = stream.durability
         position = log.add(event, durability == 0)
         evolve(stream, event, position)
         self.appends_count += 1
@@ -219,20 +229,20 @@ class Group:
         if durability == 0:
             answers.sync_target = position
             if position > log.synced:
-                answers.sync.append((position, waiter, event, stream))
+                answers.sync.append((position, waiter, outcome, stream))
                 if not self._commit_due:
                     self._commit_due = True
                     self._schedule(self._commit)
                 return
         elif durability == 1 and position > log.written:
             answers.disk_target = position
-            answers.disk.append((position, waiter, event, stream))
+            answers.disk.append((position, waiter, outcome, stream))
             self._want_commit()
             return
         else:
             self._want_commit()
-        self._publish(stream, event)
-        waiter.resolve(event)
+        self._publish(stream, outcome)
+        waiter.resolve(outcome)
 
     def _delete(self, stream: LoadedStream, event: Deleted, waiter: Waiter | None) -> None:
         position = self.log.add(event, True)
@@ -347,6 +357,15 @@ class Group:
             if event.records:
                 for observer in self.observers:
                     observer.grown(stream, 0 if event.forked is None else event.forked.at)
+        elif type(event) is CreatedAndAppended:
+            # As above: a laxer class may have shown later records already.
+            stream.visible = max(stream.visible, event.appended.end)
+            stream.closed_visible = stream.closed_visible or event.appended.closed
+            if stream.followers:
+                self._wake(stream)
+            if event.appended.records:
+                for observer in self.observers:
+                    observer.grown(stream, event.appended.start)
         elif type(event) is Deleted:
             followers, stream.followers = stream.followers, None
             for follower in followers or ():

@@ -12,10 +12,10 @@ from typing import Protocol
 from headwater.engine.loaded_stream import LoadedStream
 from headwater.errors import Failure, LogUnavailable
 from headwater.model.events import Event
-from headwater.model.stream import Unchanged
+from headwater.model.stream import CreatedAndAppended, Unchanged
 from headwater.ports import Log
 
-Outcome = Event | Unchanged | Failure
+Outcome = Event | CreatedAndAppended | Unchanged | Failure
 
 
 class Waiter(Protocol):

@@ -7,16 +7,21 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+Facts = dict[str, int | str]
+
 
 class Failure(Exception):
-    """A refusal that is the client's to see. Subclasses carry facts as attributes; `TABLE` says what they mean."""
+    """A refusal that is the client's to see. Subclasses carry facts as attributes; `TABLE` says what they mean.
+
+    Another process makes the same failure from its class and attributes, so nothing else may be kept in it.
+    """
 
     def message(self) -> str:
         raise NotImplementedError
 
-    def headers(self) -> tuple[tuple[str, str], ...]:
-        """Facts that clients read by machine, as response header pairs."""
-        return ()
+    def facts(self) -> Facts:
+        """What clients read by machine beside code and message. Doors say how it is written."""
+        return {}
 
     def details(self) -> dict[str, object]:
         """What the error body says beside code, message and retryable."""

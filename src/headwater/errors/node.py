@@ -5,7 +5,7 @@ Owns their facts and messages. Never says what they mean at a door: the table do
 
 from __future__ import annotations
 
-from headwater.errors.base import Failure
+from headwater.errors.base import Facts, Failure
 
 __all__ = [
     "AnotherLog",
@@ -22,6 +22,7 @@ __all__ = [
 ]
 
 RETRY_AFTER_S = 1
+LOG_RETRY_AFTER_S = 5
 
 
 class AnotherLog(Failure):
@@ -64,8 +65,8 @@ class LogUnavailable(Failure):
     def message(self) -> str:
         return f"this node does not accept writes: {self.reason}"
 
-    def headers(self) -> tuple[tuple[str, str], ...]:
-        return (("Retry-After", "5"),)
+    def facts(self) -> Facts:
+        return {"retry_after_s": LOG_RETRY_AFTER_S}
 
 
 class InternalError(Failure):
@@ -77,8 +78,8 @@ class InternalError(Failure):
     def message(self) -> str:
         return f"this server made a mistake; its log says what happened to request {self.request_id}"
 
-    def headers(self) -> tuple[tuple[str, str], ...]:
-        return (("Headwater-Request-Id", self.request_id),)
+    def facts(self) -> Facts:
+        return {"request_id": self.request_id}
 
     def details(self) -> dict[str, object]:
         return {"request_id": self.request_id}
@@ -113,16 +114,16 @@ class Overloaded(Failure):
     def message(self) -> str:
         return f"over capacity: {self.reason}; retry later"
 
-    def headers(self) -> tuple[tuple[str, str], ...]:
-        return (("Retry-After", str(RETRY_AFTER_S)),)
+    def facts(self) -> Facts:
+        return {"retry_after_s": RETRY_AFTER_S}
 
 
 class ShuttingDown(Failure):
     def message(self) -> str:
         return "the node is shutting down; retry"
 
-    def headers(self) -> tuple[tuple[str, str], ...]:
-        return (("Retry-After", str(RETRY_AFTER_S)),)
+    def facts(self) -> Facts:
+        return {"retry_after_s": RETRY_AFTER_S}
 
 
 class MemberUnavailable(Failure):
@@ -134,8 +135,8 @@ class MemberUnavailable(Failure):
     def message(self) -> str:
         return f"worker {self.member}, which serves this, is restarting; retry"
 
-    def headers(self) -> tuple[tuple[str, str], ...]:
-        return (("Retry-After", str(RETRY_AFTER_S)),)
+    def facts(self) -> Facts:
+        return {"retry_after_s": RETRY_AFTER_S}
 
 
 class OutcomeUnknown(Failure):
@@ -150,8 +151,8 @@ class OutcomeUnknown(Failure):
             "retry it with the same producer headers, or look at the stream first"
         )
 
-    def headers(self) -> tuple[tuple[str, str], ...]:
-        return (("Retry-After", str(RETRY_AFTER_S)),)
+    def facts(self) -> Facts:
+        return {"retry_after_s": RETRY_AFTER_S}
 
 
 class SwapRefused(Failure):

@@ -5,7 +5,7 @@ Owns their facts and messages. Never says what they mean at a door: the table do
 
 from __future__ import annotations
 
-from headwater.errors.base import Failure
+from headwater.errors.base import Facts, Failure
 
 __all__ = [
     "BadBody",
@@ -51,8 +51,8 @@ class MethodNotAllowed(Failure):
     def message(self) -> str:
         return f"method not allowed here; allowed: {self.allowed}"
 
-    def headers(self) -> tuple[tuple[str, str], ...]:
-        return (("Allow", self.allowed),)
+    def facts(self) -> Facts:
+        return {"allowed_methods": self.allowed}
 
 
 # ---- the request itself -----------------------------------------------------------------------------------------
@@ -150,8 +150,8 @@ class EncodedBody(Failure):
     def message(self) -> str:
         return "a body is stored as it comes: send it as it is, without Content-Encoding"
 
-    def headers(self) -> tuple[tuple[str, str], ...]:
-        return (("Accept-Encoding", "identity"),)
+    def facts(self) -> Facts:
+        return {"accepted_encoding": "identity"}
 
 
 class TransferCodingUnknown(Failure):

@@ -5,7 +5,7 @@ Owns their facts and messages. Never says what they mean at a door: the table do
 
 from __future__ import annotations
 
-from headwater.errors.base import Failure
+from headwater.errors.base import Facts, Failure
 
 __all__ = [
     "BadSnapshotOffset",
@@ -69,8 +69,8 @@ class StreamClosed(Failure):
     def message(self) -> str:
         return "the stream is closed and takes no more data"
 
-    def headers(self) -> tuple[tuple[str, str], ...]:
-        return (("Stream-Closed", "true"), ("Stream-Next-Offset", f"{self.next_offset:020d}"))
+    def facts(self) -> Facts:
+        return {"stream_closed": True, "stream_next_offset": self.next_offset}
 
 
 class ContentTypeMismatch(Failure):
@@ -89,8 +89,8 @@ class StaleEpoch(Failure):
     def message(self) -> str:
         return f"a newer producer took over with epoch {self.current}"
 
-    def headers(self) -> tuple[tuple[str, str], ...]:
-        return (("Producer-Epoch", str(self.current)),)
+    def facts(self) -> Facts:
+        return {"producer_epoch": self.current}
 
 
 class EpochStartsAtZero(Failure):
@@ -109,8 +109,8 @@ class SequenceGap(Failure):
     def message(self) -> str:
         return f"expected Producer-Seq {self.expected}, received {self.received}"
 
-    def headers(self) -> tuple[tuple[str, str], ...]:
-        return (("Producer-Expected-Seq", str(self.expected)), ("Producer-Received-Seq", str(self.received)))
+    def facts(self) -> Facts:
+        return {"producer_expected_seq": self.expected, "producer_received_seq": self.received}
 
 
 class TooManyProducers(Failure):
@@ -120,8 +120,8 @@ class TooManyProducers(Failure):
     def message(self) -> str:
         return f"the stream already tracks {self.limit} active producers; reuse producer ids"
 
-    def headers(self) -> tuple[tuple[str, str], ...]:
-        return (("Retry-After", str(RETRY_AFTER_S)),)
+    def facts(self) -> Facts:
+        return {"retry_after_s": RETRY_AFTER_S}
 
 
 class StreamSeqConflict(Failure):
@@ -151,8 +151,8 @@ class PreconditionFailed(Failure):
     def message(self) -> str:
         return f"If-Match does not name the stream's present state, which is {self.etag}"
 
-    def headers(self) -> tuple[tuple[str, str], ...]:
-        return (("ETag", self.etag),)
+    def facts(self) -> Facts:
+        return {"etag": self.etag}
 
 
 class OffsetGone(Failure):
@@ -162,8 +162,8 @@ class OffsetGone(Failure):
     def message(self) -> str:
         return f"data before offset {self.earliest:020d} is no longer kept; start there or from /bootstrap"
 
-    def headers(self) -> tuple[tuple[str, str], ...]:
-        return (("Stream-Earliest-Offset", f"{self.earliest:020d}"),)
+    def facts(self) -> Facts:
+        return {"stream_earliest_offset": self.earliest}
 
 
 class TokenGone(Failure):
@@ -188,8 +188,8 @@ class StreamReplaced(Failure):
     def message(self) -> str:
         return "this cursor is of a stream that was deleted; another has its name now: read that from its beginning"
 
-    def headers(self) -> tuple[tuple[str, str], ...]:
-        return (("Stream-Earliest-Offset", f"{self.earliest:020d}"),)
+    def facts(self) -> Facts:
+        return {"stream_earliest_offset": self.earliest}
 
 
 class OffsetBeyondTail(Failure):
@@ -243,11 +243,8 @@ class BootstrapIncomplete(Failure):
             f"no longer kept: what lies between is lost to /bootstrap until a newer snapshot is published"
         )
 
-    def headers(self) -> tuple[tuple[str, str], ...]:
-        return (
-            ("Stream-Earliest-Offset", f"{self.earliest:020d}"),
-            ("Stream-Snapshot-Offset", f"{self.snapshot_offset:020d}"),
-        )
+    def facts(self) -> Facts:
+        return {"stream_earliest_offset": self.earliest, "stream_snapshot_offset": self.snapshot_offset}
 
 
 class SnapshotInUse(Failure):
@@ -262,8 +259,8 @@ class SnapshotBeyondTail(Failure):
     def message(self) -> str:
         return f"a snapshot cannot lie beyond the tail {self.tail:020d}"
 
-    def headers(self) -> tuple[tuple[str, str], ...]:
-        return (("Stream-Next-Offset", f"{self.tail:020d}"),)
+    def facts(self) -> Facts:
+        return {"stream_next_offset": self.tail}
 
 
 class BucketNotFound(Failure):

@@ -5,7 +5,7 @@ Owns their facts and messages. Never says what they mean at a door: the table do
 
 from __future__ import annotations
 
-from headwater.errors.base import Failure
+from headwater.errors.base import Facts, Failure
 
 __all__ = [
     "AlreadyClaimed",
@@ -50,8 +50,8 @@ class TooManySubscriptions(Failure):
     def message(self) -> str:
         return f"this server keeps {self.limit} subscriptions at most; delete some first"
 
-    def headers(self) -> tuple[tuple[str, str], ...]:
-        return (("Retry-After", str(RETRY_AFTER_S)),)
+    def facts(self) -> Facts:
+        return {"retry_after_s": RETRY_AFTER_S}
 
 
 class WebhookRefused(Failure):
@@ -66,8 +66,8 @@ class TokenMissing(Failure):
     def message(self) -> str:
         return "send the token of the wake as Authorization: Bearer"
 
-    def headers(self) -> tuple[tuple[str, str], ...]:
-        return (("WWW-Authenticate", "Bearer"),)
+    def facts(self) -> Facts:
+        return {"authentication": "Bearer"}
 
 
 class Fenced(Failure):

@@ -76,13 +76,15 @@ class Append(msgspec.Struct, frozen=True):
     records: list[bytes]
     """Empty only together with `close`."""
     content_type: str | None = None
-    """Normalised. None skips the check: close-only requests, and doors that carry no content type."""
+    """Normalised. None when nothing names one: a JSON stream then takes only records that are JSON values."""
     producer: Producer | None = None
     stream_seq: str | None = None
     close: bool = False
     if_match: str | None = None
     ms: int | None = None
     """A client-chosen timestamp for the records' ids (S3P's ID option)."""
+    create: Create | None = None
+    """How a stream that is missing is made first; None: then there is nothing to append to."""
 
 
 @final

@@ -92,5 +92,15 @@ def at_once(body: bytes, allow_empty: bool, count_max: int) -> list[bytes]:
         raise BadBody(f"not valid JSON ({fault(error, body)})") from None
 
 
+def are_values(records: list[bytes]) -> bool:
+    """True when each record is one JSON value."""
+    try:
+        # One parse for all: a record that is a value only together with its neighbours does not come out as it went in.
+        parts = messages(array(records))
+    except BadBody:
+        return False
+    return parts == [record.strip(_SPACE) for record in records]
+
+
 def array(payloads: Sequence[bytes | memoryview]) -> bytes:
     return b"[" + b",".join(payloads) + b"]"

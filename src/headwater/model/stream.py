@@ -3,7 +3,9 @@
 Owns every rule of create, append, close and delete. Never logs, waits, or looks at the clock: time is an argument.
 Never changes a stream: `stream_state.evolve` does.
 
-    decide(stream | None, command, now_ms, sid, limits)  ->  Event | Unchanged      raises Failure, changes nothing
+    decide(stream | None, command, now_ms, sid, limits)  ->  Event | Unchanged | CreatedAndAppended
+
+It raises a Failure for what is refused, and then nothing has changed.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from headwater.errors import (
     StreamSoftDeleted,
     TooManyProducers,
 )
-from headwater.model import content_types, forks
+from headwater.model import content_types, forks, json_mode
 from headwater.model import producers as producer_rules
 from headwater.model.commands import (
     Append,
@@ -42,7 +44,7 @@ from headwater.model.commands import (
     Trim,
 )
 from headwater.model.events import Appended, Created, Deleted, SnapshotPublished, StreamEvent, Trimmed
-from headwater.model.stream_state import Stream
+from headwater.model.stream_state import Stream, born
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -64,6 +66,13 @@ class Unchanged(msgspec.Struct, frozen=True):
     """For a repeated create: what the stream holds."""
 
 
+class CreatedAndAppended(msgspec.Struct, frozen=True):
+    """An append that made its stream: two events, one after the other in the log, and one answer."""
+
+    created: Created
+    appended: Appended
+
+
 def decide(
     stream: Stream | None,
     command: Command,
@@ -71,13 +80,15 @@ def decide(
     sid: int,
     limits: Limits,
     source: Stream | None = None,
-) -> StreamEvent | Unchanged:
+) -> StreamEvent | Unchanged | CreatedAndAppended:
     """What `command` does to `stream` (None: there is none) at `now_ms`.
 
     `sid` names a stream that would be created, `source` is the stream that a fork names (None: there is none).
     Pure. Raises a Failure when the command is refused; nothing has changed then.
     """
     if isinstance(command, Append):
+        if stream is None and command.create is not None:
+            return _create_and_append(command.create, command, now_ms, sid, limits)
         return _append(stream, command, now_ms, limits)
     if isinstance(command, Create):
         return _create(stream, command, now_ms, sid, limits, source)
@@ -99,6 +110,10 @@ def _create(
 ) -> Created | Unchanged:
     if stream is not None:
         return _recreate(stream, command, source)
+    return _created(command, now_ms, sid, limits, source)
+
+
+def _created(command: Create, now_ms: int, sid: int, limits: Limits, source: Stream | None) -> Created:
     content_type = command.content_type or content_types.DEFAULT
     content_types.check(content_type)
     ttl_ms, expires_ms = command.ttl_ms, command.expires_ms
@@ -190,7 +205,10 @@ def _append(stream: Stream | None, command: Append, now_ms: int, limits: Limits)
         raise StreamSoftDeleted
     if stream.closed:
         return _append_closed(stream, command)
-    if command.content_type is not None and command.content_type != stream.media:
+    if command.content_type is None:
+        if stream.is_json and command.records and not json_mode.are_values(command.records):
+            raise ContentTypeMismatch(stream.content_type, content_types.DEFAULT)
+    elif command.content_type != stream.media:
         raise ContentTypeMismatch(stream.content_type, command.content_type)
     forget_before_ms = 0
     if producer is not None:
@@ -231,6 +249,15 @@ def _append(stream: Stream | None, command: Append, now_ms: int, limits: Limits)
         forget_before_ms,
         stream.durability,
     )
+
+
+def _create_and_append(
+    create: Create, command: Append, now_ms: int, sid: int, limits: Limits
+) -> CreatedAndAppended | Unchanged:
+    """The append is judged by the stream as it would be: one that is refused makes none."""
+    created = _created(create, now_ms, sid, limits, None)
+    appended = _append(Stream(born(created, 0)), command, now_ms, limits)
+    return appended if isinstance(appended, Unchanged) else CreatedAndAppended(created, appended)
 
 
 def _matches(if_match: str, etag: str) -> bool:

@@ -1,137 +1,89 @@
 """Many appends in one request: `append-batch` on one stream, and bulk append over many.
 
-Owns their bodies and answers. Never bends a rule of append: each entry is judged like a request of its own.
+Owns their bodies. Never bends a rule of append: each entry is judged like a request of its own.
+
+Entries for groups of another process go to it together; each process answers for its own.
 """
 
 from __future__ import annotations
 
+import asyncio
+import sys
+from functools import partial
 from struct import Struct
+from typing import Any
+
+import msgspec
 
 from headwater.config import Settings
 from headwater.doors.http import headers as parse
+from headwater.doors.http.bulk_answers import Answer, Gather
 from headwater.doors.http.bulk_entries import AT_ONCE_BYTES_MAX, REQUEST_TIMES, BulkEntry, Pause, bulk_entries
+from headwater.doors.http.by_owner import admit, ask_owner, other_owner
 from headwater.doors.http.exchange import Exchange
 from headwater.doors.http.slices import Work
 from headwater.engine import buckets as engine_buckets
 from headwater.engine.engine import Engine
-from headwater.engine.pending_answers import Outcome
+from headwater.engine.fork_placement import ForkPlacement
+from headwater.engine.placements import Placement
 from headwater.errors import (
     BadBody,
     BadHeader,
     BodyTooLarge,
-    BucketNotFound,
     Failure,
     MethodNotAllowed,
-    StreamNotFound,
     TooManyRecords,
-    row,
 )
-from headwater.model import content_types, json_mode, json_slices, offsets
+from headwater.model import content_types, json_mode, json_slices
 from headwater.model.commands import Append, Create, Producer
-from headwater.model.events import Appended, Created
 from headwater.model.names import bucket_of
-from headwater.model.stream import Unchanged
-from headwater.model.stream_state import NEVER_MS
 
 FRAMES_MAX = 512
 BATCH_BYTES_MAX = 32 * 1024 * 1024
 _SIZE = Struct(">I")
 
 
-class _Gather:
-    """Collects the outcomes of one request's entries; answers when the last is final."""
+class _Wish(msgspec.Struct, frozen=True, array_like=True):
+    """An entry as it is submitted, here or by the process that serves its stream. Its form has been checked."""
 
-    def __init__(self, exchange: Exchange, count: int) -> None:
-        self._exchange = exchange
-        self._left = count
-        self._answers: list[dict[str, object]] = [{} for _ in range(count)]
-
-    def waiter(self, index: int) -> _Entry:
-        return _Entry(self, index)
-
-    def set(self, index: int, outcome: Outcome, created: bool = False) -> None:
-        try:
-            answer = self._answers[index] = _told(outcome)
-            if created:
-                answer["created"] = True
-            self._left -= 1
-            if not self._left:
-                self._exchange.json(200, self._answers)
-        except Exception:
-            self._exchange.broke()
+    key: str
+    command: Append
+    bucket: str | None = None
+    """The bucket that a stream which has to be made needs; None: no one."""
+    placed: Placement | None = None
+    """Where the stream lives, when its name's home, of another process, has placed it here."""
 
 
-class _Entry:
-    __slots__ = ("_gather", "_index")
+class _Request:
+    """What the entries of one request share while they are submitted."""
 
-    def __init__(self, gather: _Gather, index: int) -> None:
-        self._gather = gather
-        self._index = index
+    __slots__ = ("elsewhere", "gather", "missing")
 
-    def resolve(self, outcome: Outcome) -> None:
-        self._gather.set(self._index, outcome)
-
-
-class _Made:
-    """An entry that makes its stream: final when creation and append both are, whatever waits for less."""
-
-    __slots__ = ("_append", "_create", "_gather", "_index")
-
-    def __init__(self, gather: _Gather, index: int) -> None:
-        self._gather = gather
-        self._index = index
-        self._create: Outcome | None = None
-        self._append: Outcome | None = None
-
-    def created(self, outcome: Outcome) -> None:
-        self._create = outcome
-        self._settle()
-
-    def resolve(self, outcome: Outcome) -> None:
-        self._append = outcome
-        self._settle()
-
-    def _settle(self) -> None:
-        create, append = self._create, self._append
-        if create is None or append is None:
-            return
-        # A creation that was refused matters only if the append found no stream: otherwise somebody else made it.
-        told = create if isinstance(create, Failure) and isinstance(append, StreamNotFound) else append
-        self._gather.set(self._index, told, type(create) is Created)
-
-
-class _Creation:
-    __slots__ = ("_made",)
-
-    def __init__(self, made: _Made) -> None:
-        self._made = made
-
-    def resolve(self, outcome: Outcome) -> None:
-        self._made.created(outcome)
-
-
-def _told(outcome: Outcome) -> dict[str, object]:
-    if isinstance(outcome, Failure):
-        meaning = row(outcome)
-        error = {"code": meaning.code, "message": outcome.message(), "retryable": meaning.retryable}
-        facts = {name.lower().replace("-", "_"): value for name, value in outcome.headers()}
-        return {"status": meaning.status, "error": error, **facts}
-    if isinstance(outcome, Appended):
-        status = 200 if outcome.producer is not None and outcome.records else 204
-        closed = {"stream_closed": "true"} if outcome.closed else {}
-        return {"status": status, "stream_next_offset": offsets.show(outcome.end), **closed}
-    if isinstance(outcome, Unchanged):
-        closed = {"stream_closed": "true"} if outcome.closed else {}
-        return {"status": 204, "stream_next_offset": offsets.show(outcome.end), **closed, "duplicate": True}
-    raise RuntimeError(f"an append ended as {outcome!r}")
+    def __init__(self, gather: Gather) -> None:
+        self.gather = gather
+        self.elsewhere: dict[int, list[tuple[int, _Wish]]] = {}
+        """Entries for other processes, by process."""
+        self.missing: dict[str, Failure] = {}
+        """Buckets that nothing can be made in, and why."""
 
 
 class Batches:
-    def __init__(self, engine: Engine, buckets: engine_buckets.Buckets, settings: Settings) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        buckets: engine_buckets.Buckets,
+        settings: Settings,
+        placing: ForkPlacement | None = None,
+    ) -> None:
+        """`placing` is None for a node with one group."""
         self._engine = engine
+        self._placing = placing
         self._buckets = buckets
         self._settings = settings
         self._records_max = settings.append_records_max
+        self._questions = engine.questions
+        self._is_split = engine.questions.count > 1
+        engine.questions.register("append_entries", self._answer_entries)
 
     def append_batch(self, exchange: Exchange, key: str) -> None:
         """`POST {stream}/append-batch`: frames of u32 big-endian length and payload, one record or JSON body each."""
@@ -158,15 +110,17 @@ class Batches:
     def _run(exchange: Exchange, work: Work) -> None:
         if len(exchange.request.body) > AT_ONCE_BYTES_MAX:
             exchange.in_slices(work)
-        else:
-            for _ in work:
-                pass
+            return
+        for waits_for in work:
+            if waits_for is not None:
+                exchange.in_slices(work, waits_for)
+                return
 
     def _submit_frames(
         self, exchange: Exchange, key: str, media: str, frames: list[tuple[int, int]], close: bool
     ) -> Work:
         body = exchange.request.body
-        gather = _Gather(exchange, len(frames))
+        gather = Gather(len(frames), partial(exchange.json, 200), exchange.broke)
         room = self._records_max * REQUEST_TIMES
         pause = Pause()
         last = len(frames) - 1
@@ -185,44 +139,123 @@ class Batches:
             else:
                 self._engine.submit(key, Append(records, media, close=close and index == last), waiter)
             if pause.is_due(len(records), end - start):
-                yield
+                yield None
 
     def _submit_entries(self, exchange: Exchange, packed: bool) -> Work:
         body = exchange.request.body
         entries = yield from bulk_entries(body, packed, self._records_max)
-        gather = _Gather(exchange, len(entries))
+        request = _Request(Gather(len(entries), partial(exchange.json, 200), exchange.broke))
         pause = Pause()
         for index, entry in enumerate(entries):
-            waiter = gather.waiter(index)
             try:
-                key, command = self._command(entry)
-                if command.records and (entry.records is not None or command.content_type == json_mode.JSON):
-                    yield from _check_json(command.records)
-                if entry.create and self._is_missing(entry, key):
-                    made = _Made(gather, index)
-                    self._engine.submit(
-                        key, Create(key, entry.content_type or command.content_type, []), _Creation(made)
-                    )
-                    self._engine.submit(key, command, made)
-                else:
-                    self._engine.submit(key, command, waiter)
+                wish = self._wish(entry)
+                records = wish.command.records
+                if records and (entry.records is not None or wish.command.content_type == json_mode.JSON):
+                    yield from _check_json(records)
+                task = self._submit(request, index, wish)
             except Failure as failure:
-                waiter.resolve(failure)
-            else:
-                if pause.is_due(len(command.records), 0):
-                    yield
+                request.gather.resolve(index, failure)
+                continue
+            if task is not None:
+                yield task
+                task.result()
+            elif pause.is_due(len(records), 0):
+                yield None
+        yield from self._ask_others(request)
 
-    def _is_missing(self, entry: BulkEntry, key: str) -> bool:
-        """True when the stream has to be made, or may have to be. Raises BucketNotFound."""
-        stream = self._engine.look(key)
-        if stream is not None and stream.deadline_ms == NEVER_MS:
+    def _submit(self, request: _Request, index: int, wish: _Wish) -> asyncio.Task[None] | None:
+        """Submits an entry, or puts it to those of its owner. Returns what the entries after it have to wait for."""
+        if self._placing is not None:
+            if self._is_deciding(self._placing, wish):
+                return self._later(request, index, wish)
+            if self._goes_elsewhere(request, index, wish):
+                return None
+        bucket = wish.bucket
+        if bucket is not None and bucket in request.missing:
+            request.gather.resolve(index, request.missing[bucket])
+        elif bucket is not None and not self._buckets.exists(bucket):
+            return self._later(request, index, wish)
+        else:
+            self._engine.submit(wish.key, wish.command, request.gather.waiter(index))
+        return None
+
+    @staticmethod
+    def _is_deciding(placing: ForkPlacement, wish: _Wish) -> bool:
+        """True while a stream of that name must not be made: where it would be is not decided."""
+        return wish.command.create is not None and wish.placed is None and placing.is_deciding(wish.key)
+
+    def _goes_elsewhere(self, request: _Request, index: int, wish: _Wish) -> bool:
+        """True when another process has to submit it, which is provided for, or when it was sent here in vain."""
+        if wish.placed is not None:
+            try:
+                admit(self._engine, wish.key, wish.placed, wish.command.create is not None)
+            except Failure as failure:
+                request.gather.resolve(index, failure)
+                return True
             return False
-        needs_bucket = entry.stream.startswith("/") and not entry.stream.startswith(parse.FLAT_PREFIX)
-        if needs_bucket and not self._buckets.exists(bucket_of(key)):
-            raise BucketNotFound
+        owner = other_owner(self._engine, wish.key) if self._is_split else None
+        if owner is None:
+            return False
+        there = wish if owner.placed is None else msgspec.structs.replace(wish, placed=owner.placed)
+        request.elsewhere.setdefault(owner.member, []).append((index, there))
         return True
 
-    def _command(self, entry: BulkEntry) -> tuple[str, Append]:
+    def _later(self, request: _Request, index: int, wish: _Wish) -> asyncio.Task[None]:
+        return asyncio.get_running_loop().create_task(self._submit_later(request, index, wish))
+
+    async def _submit_later(self, request: _Request, index: int, wish: _Wish) -> None:
+        """Submits an entry once it is known where its stream is made and that its bucket exists.
+
+        Nothing happens between knowing that and submitting it.
+        """
+        placing, bucket = self._placing, wish.bucket
+        known = False
+        while not known:
+            if placing is not None and self._is_deciding(placing, wish):
+                await placing.decided(wish.key)
+            if bucket is not None and not self._buckets.exists(bucket):
+                try:
+                    await self._buckets.require(bucket)
+                except Failure as failure:
+                    request.missing[bucket] = failure
+                    request.gather.resolve(index, failure)
+                    return
+            known = placing is None or not self._is_deciding(placing, wish)
+        if placing is None or not self._goes_elsewhere(request, index, wish):
+            self._engine.submit(wish.key, wish.command, request.gather.waiter(index))
+
+    def _ask_others(self, request: _Request) -> Work:
+        """Has other processes answer their entries, all at the same time."""
+        if request.elsewhere:
+            asked = asyncio.gather(
+                *(
+                    ask_owner(self._questions, member, "append_entries", items, _size_of, request.gather.set)
+                    for member, items in request.elsewhere.items()
+                )
+            )
+            yield asked
+            asked.result()
+
+    async def _answer_entries(self, entries: list[Any]) -> list[Answer]:
+        """Submits entries that another process was sent, for streams of groups of this one."""
+        wishes = msgspec.convert(entries, list[_Wish])
+        done: asyncio.Future[list[Answer]] = asyncio.get_running_loop().create_future()
+        request = _Request(Gather(len(wishes), done.set_result, partial(_fail, done)))
+        for waits_for in self._submit_wishes(request, wishes):
+            await (asyncio.sleep(0) if waits_for is None else waits_for)
+        return await done
+
+    def _submit_wishes(self, request: _Request, wishes: list[_Wish]) -> Work:
+        pause = Pause()
+        for index, wish in enumerate(wishes):
+            task = self._submit(request, index, wish)
+            if task is not None:
+                yield task
+            elif pause.is_due(len(wish.command.records), 0):
+                yield None
+        yield from self._ask_others(request)
+
+    def _wish(self, entry: BulkEntry) -> _Wish:
         settings = self._settings
         path = entry.stream if entry.stream.startswith("/") else parse.FLAT_PREFIX + entry.stream
         key = parse.stream_key(path, settings.stream_name_bytes_max)
@@ -245,7 +278,25 @@ class Batches:
                 raise BadBody("producer_epoch and producer_seq are integers from 0 to 2^53-1")
         elif any(name is not None for name in names):
             raise BadBody("producer_id, producer_epoch and producer_seq go together")
-        return key, Append(records, media, producer, entry.stream_seq, entry.close)
+        if not entry.create:
+            return _Wish(key, Append(records, media, producer, entry.stream_seq, entry.close))
+        create = Create(key, entry.content_type or media, [])
+        needs_bucket = entry.stream.startswith("/") and not entry.stream.startswith(parse.FLAT_PREFIX)
+        command = Append(records, media, producer, entry.stream_seq, entry.close, create=create)
+        return _Wish(key, command, bucket_of(key) if needs_bucket else None)
+
+
+def _size_of(wish: _Wish) -> int:
+    """About as long as it is encoded."""
+    records = wish.command.records
+    return 200 + len(wish.key) + sum(map(len, records)) + 5 * len(records)
+
+
+def _fail(future: asyncio.Future[Any]) -> None:
+    """Called while an exception is handled."""
+    error = sys.exc_info()[1]
+    if error is not None and not future.done():
+        future.set_exception(error)
 
 
 def _check_size(name: str, value: str, bytes_max: int) -> None:

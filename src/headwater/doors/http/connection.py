@@ -46,6 +46,9 @@ class Server(Protocol):
     slicer: Slicer
     closing: bool
     internal: bool
+    head_bytes_max: int
+    header_count_max: int
+    body_bytes_max: int
 
     @property
     def now_s(self) -> float: ...
@@ -93,9 +96,9 @@ class Connection(asyncio.Protocol):
         self.responder = server.responder
         self.slicer = server.slicer
         self._parser = RequestParser(
-            settings.head_bytes_max,
-            settings.header_count_max,
-            settings.body_bytes_max,
+            server.head_bytes_max,
+            server.header_count_max,
+            server.body_bytes_max,
             settings.snapshot_bytes_max,
             server.heads,
             server.bodies,

@@ -162,9 +162,9 @@ class Exchange:
         _running.add(task)
         task.add_done_callback(_running.discard)
 
-    def in_slices(self, work: Work) -> None:
+    def in_slices(self, work: Work, waits_for: asyncio.Future[Any] | None = None) -> None:
         """Has a long body read by `work`, with others' turns in between. Failures it raises are answered."""
-        self.connection.slicer.add(self, work)
+        self.connection.slicer.add(self, work, waits_for)
 
     async def _guarded(self, work: Coroutine[None, None, None]) -> None:
         try:

@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from headwater.doors.http import failures
 from headwater.errors import Failure, row
 from headwater.model import content_types
 
@@ -118,11 +119,9 @@ class Responder:
         return self.head(status, headers, len(body), keep_alive) + body
 
     def failure(self, failure: Failure, keep_alive: bool, head_only: bool = False) -> bytes:
-        meaning = row(failure)
-        facts = {"code": meaning.code, "message": failure.message(), "retryable": meaning.retryable}
-        body = _encode({"error": {**facts, **failure.details()}})
-        headers = [("Content-Type", "application/json"), ("Cache-Control", "no-store"), *failure.headers()]
-        head = self.head(meaning.status, headers, len(body), keep_alive)
+        body = _encode({"error": {**failures.error(failure), **failure.details()}})
+        headers = [("Content-Type", "application/json"), ("Cache-Control", "no-store"), *failures.headers(failure)]
+        head = self.head(row(failure).status, headers, len(body), keep_alive)
         return head if head_only else head + body
 
     def json(self, status: int, value: object, keep_alive: bool) -> bytes:

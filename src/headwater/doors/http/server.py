@@ -20,6 +20,10 @@ from headwater.errors import Failure
 INTERNAL_CONNECTIONS_MAX = 1_000_000
 """Every client's connection may have one to each other process: what limits clients limits these."""
 
+INTERNAL_HEAD_BYTES_MAX = 32 * 1024 * 1024
+INTERNAL_HEADERS_MORE = 8
+INTERNAL_BODY_BYTES_MORE = 64 * 1024 * 1024
+
 
 class HttpServer(Listener[Connection]):
     def __init__(
@@ -29,6 +33,14 @@ class HttpServer(Listener[Connection]):
         super().__init__(INTERNAL_CONNECTIONS_MAX if internal else settings.connections_max)
         self.internal = internal
         self.settings = settings
+        # What processes ask of each other is made from a request of a client, and may take more room than it did.
+        self.head_bytes_max = settings.head_bytes_max
+        self.header_count_max = settings.header_count_max
+        self.body_bytes_max = settings.body_bytes_max
+        if internal:
+            self.head_bytes_max = INTERNAL_HEAD_BYTES_MAX
+            self.header_count_max += INTERNAL_HEADERS_MORE
+            self.body_bytes_max = 2 * settings.body_bytes_max + INTERNAL_BODY_BYTES_MORE
         self.responder = responder
         self.heads = Heads()
         self.bodies = bodies

@@ -1,7 +1,8 @@
 """Requests whose bodies take long to read: their work is done in slices, one each turn of the event loop.
 
 Owns the order of slices and the memory of the bodies that wait for theirs. Never knows what the work is: a generator
-that yields between slices. However many such requests there are, others wait for one slice at most.
+that yields between slices, and what it waits for if it waits. However many such requests there are, others wait for one
+slice at most.
 
     handler -> exchange.in_slices(work) -> a slice a turn, request by request -> work submits, or a Failure is answered
 
@@ -18,7 +19,8 @@ from typing import Any, Protocol
 from headwater.doors.http.wire import Budget, Request
 from headwater.errors import Failure
 
-Work = Generator[None, None, None]
+Work = Generator[asyncio.Future[Any] | None, None, None]
+"""Yields None between slices, or a future: the next slice is done once that is."""
 
 
 class Sliced(Protocol):
@@ -32,7 +34,6 @@ class Sliced(Protocol):
     def broke(self) -> None: ...
 
 
-
 class Slicer:
     """Bound: one request of each connection. Their bodies count as still arriving; overflow: others' are refused."""
 
@@ -41,12 +42,21 @@ class Slicer:
         self._queue: deque[tuple[Sliced, Work]] = deque()
         self._due = False
 
-    def add(self, exchange: Sliced, work: Work) -> None:
-        """Has `work` done, and the requests after `exchange` wait for it. A client that goes away ends it early."""
+    def add(self, exchange: Sliced, work: Work, waits_for: asyncio.Future[Any] | None = None) -> None:
+        """Has `work` done, and the requests after `exchange` wait for it. A client that goes away ends it early.
+
+        `waits_for` is what the work has yielded already.
+        """
         exchange.connection.unjudged = exchange
         self._bodies.held += len(exchange.request.body)
-        self._queue.append((exchange, work))
-        self._later()
+        self._go_on(exchange, work, waits_for)
+
+    def _go_on(self, exchange: Sliced, work: Work, waits_for: asyncio.Future[Any] | None) -> None:
+        if waits_for is None:
+            self._queue.append((exchange, work))
+            self._later()
+        else:
+            waits_for.add_done_callback(lambda _: self._go_on(exchange, work, None))
 
     def _later(self) -> None:
         if not self._due and self._queue:
@@ -58,12 +68,13 @@ class Slicer:
         exchange, work = self._queue.popleft()
         connection = exchange.connection
         failure: Failure | None = None
+        waits_for: asyncio.Future[Any] | None = None
         done = connection.closing
         if done:
             work.close()
         else:
             try:
-                next(work)
+                waits_for = next(work)
             except StopIteration:
                 done = True
             except Failure as refused:
@@ -72,7 +83,7 @@ class Slicer:
                 exchange.broke()
                 done = True
         if not done:
-            self._queue.append((exchange, work))
+            self._go_on(exchange, work, waits_for)
         else:
             self._bodies.held -= len(exchange.request.body)
             connection.unjudged = None

@@ -62,3 +62,16 @@ class Delete(msgspec.Struct, frozen=True, gc=False):
 
 
 Command = Create | Append | Read | Trim | Delete
+
+
+class Placed(msgspec.Struct, frozen=True):
+    """A command of another member, whose stream lives in a group of this one although its name's home is there."""
+
+    command: Command
+    group: int
+    version: int
+    """Of the placement that it was sent by. See `engine.placements`."""
+
+    @property
+    def name(self) -> bytes:
+        return self.command.name

@@ -15,15 +15,15 @@ import msgspec
 
 from headwater.doors import faults
 from headwater.doors.s3p import outcomes, replies
-from headwater.doors.s3p.commands import Append, Command, Create, Delete, Read, Trim
-from headwater.doors.s3p.exclusive import Alone, Reading, Trimming
+from headwater.doors.s3p.commands import Append, Command, Create, Delete, Placed, Read, Trim
+from headwater.doors.s3p.exclusive import Alone, Reading, Trimming, Undecided
 from headwater.doors.s3p.replies import Failure as Refusal
 from headwater.doors.s3p.shared import Server
 from headwater.doors.s3p.wire import Parser
+from headwater.engine.engine import NotOwned
 from headwater.engine.pending_answers import Outcome
 from headwater.errors import ShuttingDown
 from headwater.model import commands as model
-from headwater.model import content_types
 from headwater.model.events import Appended
 
 PIPELINE_MAX = 1024
@@ -71,7 +71,8 @@ class Pending(msgspec.Struct, gc=False, eq=False):
             self.replies = outcomes.failed(self.name, failure) * len(self.counts)
 
 
-_ALONE = [1]
+ALONE = [1]
+"""The counts of one command with one record, or with none."""
 
 
 class Connection(asyncio.Protocol):
@@ -111,9 +112,9 @@ class Connection(asyncio.Protocol):
         self._in_flight_bytes = 0
         self.pending: deque[Pending] = deque()
         """Submitted, their replies not written yet."""
-        self.waiting: deque[Command | Refusal] = deque()
+        self.waiting: deque[Command | Placed | Refusal] = deque()
         """Not started yet."""
-        self.alone: Reading | Trimming | None = None
+        self.alone: Alone | None = None
         """The command that holds this connection."""
         self.paused = False
         """The client takes its replies too slowly."""
@@ -212,8 +213,8 @@ class Connection(asyncio.Protocol):
 
     def _start_commands(self) -> bool:
         """Returns True when more could start, but others have to have their turn first."""
-        waiting, pending, server = self.waiting, self.pending, self.server
-        if server.closing:
+        waiting = self.waiting
+        if self.server.closing:
             self._refuse_waiting()
         budget = COMMANDS_PER_TURN_MAX
         while waiting and budget > 0 and self.alone is None and not self.paused and not self._closing:
@@ -222,49 +223,59 @@ class Connection(asyncio.Protocol):
             if type(command) is Append:
                 waiting.popleft()
                 budget -= self._append(command, budget)
-            elif type(command) is Create:
-                waiting.popleft()
-                key = server.key(command.name)
-                self.submit(command.name, key, model.Create(key, None, [], exclusive=True))
-            elif type(command) is Delete:
-                waiting.popleft()
-                self.submit(command.name, server.key(command.name), model.Delete())
-            else:
-                self._send_ready()
-                if pending:
-                    break
-                waiting.popleft()
-                self._start_alone(command)
+                continue
+            waiting.popleft()
+            if not self._start(command):
+                waiting.appendleft(command)
+                break
         return bool(waiting) and budget <= 0
+
+    def _start(self, command: Command | Placed | Refusal) -> bool:
+        """Starts what is no APPEND. False: it has to wait until every reply in front of it is out."""
+        server = self.server
+        if type(command) is Create:
+            key = server.key(command.name)
+            if server.placing is not None and server.placing.is_deciding(key):
+                self.alone = Undecided(self, command, key)
+                self.alone.guard(self.alone.begin)
+            else:
+                self.create(command, key)
+        elif type(command) is Delete:
+            self.submit(command.name, server.key(command.name), model.Delete())
+        else:
+            self._send_ready()
+            if self.pending:
+                return False
+            self._start_alone(command)
+        return True
 
     def _append(self, command: Append, more_max: int = 0) -> int:
         """Submits an APPEND, and up to `more_max` of those after it together with it; returns how many of those."""
         name, records = command.name, command.records
         server = self.server
-        waiter = Pending(self, name, _ALONE if len(records) == 1 else [len(records)])
+        waiter = Pending(self, name, ALONE if len(records) == 1 else [len(records)])
         self.pending.append(waiter)
         try:
             key = server.keys.get(name) or server.key(name)
-            stream = server.engine.look(key)
-            content_type = None
-            if stream is not None and stream.is_json:
-                # What is not JSON has no type to speak of, and is refused as such.
-                if not outcomes.are_json(records):
-                    content_type = content_types.DEFAULT
-            elif more_max and self.waiting:
-                waiter.counts = self._join_run(command, more_max) or waiter.counts
-            server.submit(key, model.Append(records, content_type, None, None, False, None, command.ms), waiter)
+            if more_max and self.waiting:
+                waiter.counts = self._join_run(command, key, more_max) or waiter.counts
+            server.submit(key, model.Append(records, None, None, None, False, None, command.ms), waiter)
+        except NotOwned as elsewhere:
+            waiter.resolve(outcomes.not_here(server.engine, elsewhere))
         except Exception:
             waiter.broke()
             self.later()
         return len(waiter.counts) - 1
 
-    def _join_run(self, first: Append, commands_max: int) -> list[int] | None:
+    def _join_run(self, first: Append, key: str, commands_max: int) -> list[int] | None:
         """Adds the records of the APPENDs after `first` to its own, as far as they can be submitted as one.
 
         Returns how many records each command has, or None when `first` stays alone. The ids are those that they would
         get one by one, and each has its reply; only that they become durable together.
         """
+        stream = self.server.engine.look(key)
+        if stream is not None and stream.is_json:
+            return None  # It may refuse one for its records, and must take the others.
         waiting, limits = self.waiting, self.server.limits
         name, ms, records = first.name, first.ms, first.records
         counts: list[int] | None = None
@@ -288,16 +299,21 @@ class Connection(asyncio.Protocol):
             commands_max -= 1
         return counts
 
+    def create(self, command: Create, key: str) -> None:
+        self.submit(command.name, key, model.Create(key, None, [], exclusive=True))
+
     def submit(self, name: bytes, key: str, command: model.Command) -> None:
-        waiter = Pending(self, name, _ALONE)
+        waiter = Pending(self, name, ALONE)
         self.pending.append(waiter)
         try:
             self.server.submit(key, command, waiter)
+        except NotOwned as elsewhere:
+            waiter.resolve(outcomes.not_here(self.server.engine, elsewhere))
         except Exception:
             waiter.broke()
             self.later()
 
-    def _start_alone(self, command: Command | Refusal) -> None:
+    def _start_alone(self, command: Command | Placed | Refusal) -> None:
         """A command that was to wait for every reply in front of it."""
         if isinstance(command, Read):
             self.alone = Reading(self, command, self.server.key(command.name))
@@ -366,7 +382,7 @@ class Connection(asyncio.Protocol):
                 self._unanswered_count -= 1
             else:
                 refused = outcomes.failed(command.name, ShuttingDown())
-                self.pending.append(Pending(self, command.name, _ALONE, refused))
+                self.pending.append(Pending(self, command.name, ALONE, refused))
 
     def close(self) -> None:
         """Closes after what was written has left."""

@@ -1,4 +1,5 @@
-"""Commands that hold their connection: READ from its start to the last byte of its reply, TRIM until it is submitted.
+"""Commands that hold their connection: READ from its start to the last byte of its reply, TRIM until it is submitted,
+CREATE while it is decided where the stream's name is placed.
 
 Owns their waits: for a stream to settle, for the lake, for records (BLOCK), for the client to take them. Never holds
 any other connection, nor more of a reply than the socket's buffer and a slice: the rest are references to records.
@@ -11,8 +12,9 @@ from collections.abc import Callable, Iterator
 
 from headwater.doors import faults
 from headwater.doors.s3p import outcomes, replies
-from headwater.doors.s3p.commands import Read, Trim
+from headwater.doors.s3p.commands import Create, Read, Trim
 from headwater.doors.s3p.shared import Line
+from headwater.engine.engine import NotOwned
 from headwater.engine.loaded_stream import LoadedStream
 from headwater.engine.pending_answers import Outcome
 from headwater.engine.reads_by_id import Place, Record
@@ -23,14 +25,17 @@ SLICE_BYTES = 64 * 1024
 
 
 class Alone:
-    """What READ and TRIM share: a fault of this server is the reply, as long as none has begun."""
+    """What they share: a fault of this server is the reply, as long as none has begun."""
 
     __slots__ = ("_command", "_connection", "_key")
 
-    def __init__(self, connection: Line, command: Read | Trim, key: str) -> None:
+    def __init__(self, connection: Line, command: Read | Trim | Create, key: str) -> None:
         self._connection = connection
         self._command = command
         self._key = key
+
+    def begin(self) -> None:
+        raise NotImplementedError
 
     @property
     def begun(self) -> bool:
@@ -40,13 +45,23 @@ class Alone:
     def leave(self) -> None:
         """Lets go of what it waits for."""
 
+    def drained(self) -> None:
+        """The socket takes data again."""
+
+    def stop(self) -> None:
+        """Its client sends no more or the server shuts down: it does not wait for records."""
+
     def guard(self, act: Callable[..., None], *facts: object) -> None:
         """Runs one step of the command."""
         connection = self._connection
         try:
             act(*facts)
-        except Exception:
-            failure = faults.report("s3p", name=self._command.name[:200])
+        except Exception as fault:
+            failure: Failure
+            if isinstance(fault, NotOwned):
+                failure = outcomes.not_here(connection.server.engine, fault)
+            else:
+                failure = faults.report("s3p", name=self._command.name[:200])
             self.leave()
             if self.begun:
                 connection.abort()
@@ -189,7 +204,6 @@ class Reading(Alone):
             self.drained()
 
     def drained(self) -> None:
-        """The socket takes data again."""
         connection = self._connection
         while self._parts is not None and not connection.paused and connection.alone is self:
             part = next(self._parts, None)
@@ -238,9 +252,33 @@ class Trimming(Alone):
             connection.submit(self._command.name, self._key, model.Trim(place.offset, place.seq))
             connection.later()
 
-    def drained(self) -> None: ...
 
-    def stop(self) -> None: ...
+class Undecided(Alone):
+    """Created elsewhere now, the stream would be lost to its name. While it lasts, its connection's `alone` is this."""
+
+    __slots__ = ("_task",)
+
+    _command: Create
+
+    def begin(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._wait())
+
+    async def _wait(self) -> None:
+        placing = self._connection.server.placing
+        if placing is not None:
+            await placing.decided(self._key)
+        self.guard(self._decided)
+
+    def _decided(self) -> None:
+        # Now, not in a later turn of the event loop: it might be decided anew by then.
+        connection = self._connection
+        if connection.alone is self:
+            connection.alone = None
+            connection.create(self._command, self._key)
+            connection.later()
+
+    def leave(self) -> None:
+        self._task.cancel()
 
 
 def parts(found: list[Record]) -> Iterator[bytes]:

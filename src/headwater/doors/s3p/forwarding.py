@@ -1,7 +1,7 @@
-"""S3P commands for groups of another member: the same command to its owner, its reply back in its turn.
+"""S3P commands for groups of another member: the same command to its owner, its reply back.
 
-Owns the connections to other members that one client connection needs: one for each, in the order of its commands,
-closed with the client's. Never looks into a reply: it only finds where one ends.
+Owns the bytes of a command that is sent on, where a reply ends, and one connection to an owner on behalf of one client
+connection. Never looks into a reply. `routed` says what is forwarded and keeps the order of replies.
 """
 
 from __future__ import annotations
@@ -11,39 +11,56 @@ from collections import deque
 from typing import Protocol
 
 from headwater.doors.s3p.commands import Append, Command, Create, Delete, Read, Trim
+from headwater.engine.placements import Placement
 
 LINE_BYTES_MAX = 1024
+COPIED_BYTES_MAX = 64 * 1024
+"""A record up to this size is copied into one piece with its neighbours; a longer one is written as it is."""
 
 
-class Replied(Protocol):
+class Waiting(Protocol):
     """Who waits for the reply to a forwarded command."""
 
-    def replied(self, data: bytes) -> None: ...
+    def piece(self, data: bytes, is_last: bool) -> None:
+        """The next bytes of the reply."""
+        ...
 
-    def lost(self, sent: bool) -> None:
-        """The owner went away; `sent`: it may have had the command."""
+    def lost(self, member: int, sent: bool) -> None:
+        """The owner went away before the reply was complete; `sent`: it may have had the command."""
         ...
 
 
-def encode(command: Command) -> bytes:
-    """A command as a client would send it."""
-    name = _bulk(command.name)
+def encode(command: Command, placement: Placement | None = None) -> list[bytes]:
+    """A command as a client would send it, in pieces; with a placement it is for another member alone."""
+    name = command.name
+    values = [] if placement is None else [b"PLACED", b"%d/%d" % (placement.group, placement.version)]
     if isinstance(command, Append):
-        options = [b"ID", b"%d" % command.ms] if command.ms is not None else []
-        records = b"".join(map(_bulk, command.records))
-        return b"*4\r\n$6\r\nAPPEND\r\n%b%b*%d\r\n%b" % (name, _array(options), len(command.records), records)
+        records, count = command.records, len(command.records)
+        if command.ms is not None:
+            values += [b"ID", b"%d" % command.ms]
+        options = _array(values) if values else b"*0\r\n"
+        head = b"*4\r\n$6\r\nAPPEND\r\n$%d\r\n%b\r\n%b*%d\r\n" % (len(name), name, options, count)
+        if count == 1 and len(records[0]) <= COPIED_BYTES_MAX:
+            return [b"%b$%d\r\n%b\r\n" % (head, len(records[0]), records[0])]
+        pieces = [head]
+        for record in records:
+            if len(record) <= COPIED_BYTES_MAX:
+                pieces.append(_bulk(record))
+            else:
+                pieces += (b"$%d\r\n" % len(record), record, b"\r\n")
+        return pieces
     if isinstance(command, Create):
-        return b"*3\r\n$6\r\nCREATE\r\n%b*0\r\n" % name
+        return [b"*3\r\n$6\r\nCREATE\r\n%b%b" % (_bulk(name), _array(values))]
     if isinstance(command, Delete):
-        return b"*3\r\n$6\r\nDELETE\r\n%b*0\r\n" % name
+        return [b"*3\r\n$6\r\nDELETE\r\n%b%b" % (_bulk(name), _array(values))]
     if isinstance(command, Trim):
-        options = [b"MIN_ID", b"%d-%d" % (command.min_ms, command.min_n)]
-        return b"*3\r\n$4\r\nTRIM\r\n%b%b" % (name, _array(options))
+        values += [b"MIN_ID", b"%d-%d" % (command.min_ms, command.min_n)]
+        return [b"*3\r\n$4\r\nTRIM\r\n%b%b" % (_bulk(name), _array(values))]
     if isinstance(command, Read):
-        options = [b"COUNT", b"%d" % command.count, b"MIN_ID", b"%d-%d" % (command.min_ms, command.min_n)]
+        values += [b"COUNT", b"%d" % command.count, b"MIN_ID", b"%d-%d" % (command.min_ms, command.min_n)]
         if command.block_ms:
-            options += [b"BLOCK", b"%d" % command.block_ms]
-        return b"*3\r\n$4\r\nREAD\r\n%b%b" % (name, _array(options))
+            values += [b"BLOCK", b"%d" % command.block_ms]
+        return [b"*3\r\n$4\r\nREAD\r\n%b%b" % (_bulk(name), _array(values))]
     raise RuntimeError(f"{command!r} is no command")
 
 
@@ -56,7 +73,7 @@ def _array(values: list[bytes]) -> bytes:
 
 
 class ReplyFraming:
-    """Where one reply ends: `take` bytes until it is `complete`. Sans-IO."""
+    """Where replies end, one after the other. Sans-IO."""
 
     __slots__ = ("_left", "_line", "_values", "complete")
 
@@ -67,11 +84,15 @@ class ReplyFraming:
         """Bytes of the present bulk string that are still to come, its line break included."""
         self._line = b""
         self.complete = False
+        """The last bytes taken ended a reply."""
 
-    def take(self, data: bytes) -> int:
-        """How many of these bytes belong to this reply. Raises ValueError for what is no reply."""
-        at, size = 0, len(data)
-        while at < size and not self.complete:
+    def take(self, data: bytes, at: int = 0) -> int:
+        """Up to where the bytes from `at` on belong to the present reply. Raises ValueError for what is no reply."""
+        if self.complete:
+            self.complete = False
+            self._values = 1
+        size = len(data)
+        while at < size:
             if self._left:
                 took = min(self._left, size - at)
                 self._left -= took
@@ -89,6 +110,7 @@ class ReplyFraming:
                 self._begin(line)
             if not self._left and not self._values:
                 self.complete = True
+                break
         return at
 
     def _begin(self, line: bytes) -> None:
@@ -103,64 +125,101 @@ class ReplyFraming:
 
 
 class Upstream(asyncio.Protocol):
-    """One connection to an owner, on behalf of one client connection."""
+    """One connection to an owner. How much is under way on it the client connection's own limits bound."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, member: int, path: str) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._member = member
         self._transport: asyncio.Transport | None = None
         self._unsent: list[bytes] = []
-        self._waiting: deque[Replied] = deque()
+        self._waiting: deque[Waiting] = deque()
         self._framing = ReplyFraming()
-        self._held: list[bytes] = []
         self.over = False
-        self._connecting = asyncio.get_running_loop().create_task(self._connect(path))
+        """It takes no more commands."""
+        self._ending = False
+        self._closed = False
+        self._connecting = self._loop.create_task(self._connect(path))
 
-    def send(self, command: Command, waiter: Replied) -> None:
+    def send(self, command: Command, placement: Placement | None, waiter: Waiting) -> None:
+        """Sends a command; those of one turn of the event loop leave together."""
         self._waiting.append(waiter)
-        data = encode(command)
-        if self._transport is None:
-            self._unsent.append(data)
-        else:
-            self._transport.write(data)
+        if not self._unsent and self._transport is not None:
+            self._loop.call_soon(self._flush)
+        self._unsent += encode(command, placement)
+
+    def end(self) -> None:
+        """Sends no more: the owner replies to what it has, and no READ waits there for records."""
+        self.over = self._ending = True
+        self._flush()
 
     def close(self) -> None:
-        self.over = True
+        """The client is gone: nobody waits for replies any more."""
+        self.over = self._closed = True
         self._waiting.clear()
         self._connecting.cancel()
+        self._flush()
         if self._transport is not None:
-            self._transport.abort()
+            self._transport.close()
+
+    def pause(self) -> None:
+        """Takes no more of the reply for now."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def _flush(self) -> None:
+        transport, unsent = self._transport, self._unsent
+        if transport is None or transport.is_closing():
+            return
+        if unsent:
+            self._unsent = []
+            if max(map(len, unsent)) > COPIED_BYTES_MAX:
+                transport.writelines(unsent)
+            else:
+                transport.write(unsent[0] if len(unsent) == 1 else b"".join(unsent))
+        if self._ending:
+            self._ending = False
+            transport.write_eof()
+
+    # ---- asyncio calls these ------------------------------------------------------------------------------------
 
     async def _connect(self, path: str) -> None:
         try:
-            await asyncio.get_running_loop().create_unix_connection(lambda: self, path)
+            await self._loop.create_unix_connection(lambda: self, path)
         except OSError:
             self._lose(sent=False)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]  # uvloop's transports are not asyncio's by class
-        unsent, self._unsent = self._unsent, []
-        if unsent:
-            self._transport.write(b"".join(unsent))  # type: ignore[union-attr]
+        if self._closed:
+            self.close()
+        else:
+            self._flush()
 
     def data_received(self, data: bytes) -> None:
-        try:
-            while data and self._waiting:
-                took = self._framing.take(data)
-                self._held.append(data[:took])
-                data = data[took:]
-                if self._framing.complete:
-                    self._framing = ReplyFraming()
-                    held, self._held = self._held, []
-                    self._waiting.popleft().replied(held[0] if len(held) == 1 else b"".join(held))
-        except ValueError:
-            self._lose(sent=True)
-            if self._transport is not None:
-                self._transport.abort()
+        waiting, framing = self._waiting, self._framing
+        at, size = 0, len(data)
+        while at < size and waiting:
+            try:
+                end = framing.take(data, at)
+            except ValueError:
+                self._lose(sent=True)
+                self.close()
+                return
+            waiter = waiting.popleft() if framing.complete else waiting[0]
+            waiter.piece(data if end - at == size else data[at:end], framing.complete)
+            at = end
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
         self._lose(sent=True)
 
     def _lose(self, sent: bool) -> None:
         self.over = True
-        waiting, self._waiting = self._waiting, deque()
+        waiting = list(self._waiting)
+        self._waiting.clear()
         for waiter in waiting:
-            waiter.lost(sent)
+            waiter.lost(self._member, sent)

@@ -12,6 +12,7 @@ from typing import Final
 from headwater.errors import BadName
 from headwater.model.names import flat_key
 
+_FIRST: Final = re.compile(rb"\*[34]\r\n\$[1-9]\r\n[A-Za-z]{4,6}\r\n\$([1-9][0-9]{0,4})\r\n")
 _SPELLED: Final = re.compile(r"~+((?:[0-9a-f]{2})+)")
 # Below it HTTP has subscriptions, not streams.
 _RESERVED: Final = "__ds/"
@@ -22,6 +23,17 @@ _NO_LIMIT: Final = 1 << 62
 def key_of(name: bytes) -> str:
     """The key of the stream that `name` means; any name of at least one byte means one."""
     return flat_key(path_of(name), _NO_LIMIT)
+
+
+def first_owner(first_bytes: bytes) -> str | None:
+    """The key of the stream that the first command of a connection is about; None when its first bytes do not tell."""
+    head = _FIRST.match(first_bytes)
+    if head is None:
+        return None
+    end = head.end() + int(head[1])
+    if first_bytes[end : end + 2] != b"\r\n":
+        return None
+    return key_of(first_bytes[head.end() : end])
 
 
 def path_of(name: bytes) -> str:

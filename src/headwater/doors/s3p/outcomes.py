@@ -1,4 +1,4 @@
-"""What the engine decided, as S3P replies; and which records a JSON stream may be given.
+"""What the engine decided, as S3P replies.
 Owns the words of every refusal after parsing. Never closes a connection: only the parser's refusals do."""
 
 from bisect import bisect_left
@@ -8,13 +8,12 @@ from typing import Final
 from headwater import errors
 from headwater.doors.s3p import replies
 from headwater.doors.s3p.replies import Code
+from headwater.engine.engine import Engine, NotOwned
 from headwater.engine.pending_answers import Outcome
 from headwater.errors import Failure
-from headwater.model import json_mode
 from headwater.model.events import Appended
 
 _OK: Final = replies.ok()
-_SPACE: Final = b" \t\r\n"
 
 
 def replied(name: bytes, outcome: Outcome, counts: list[int]) -> bytes:
@@ -42,6 +41,11 @@ def _id_replies(ms: int, n: int, counts: list[int]) -> bytes:
     return "".join(out).encode()
 
 
+def not_here(engine: Engine, elsewhere: NotOwned) -> errors.MemberUnavailable:
+    """The failure of a command that reached a process which does not own its stream."""
+    return errors.MemberUnavailable(engine.questions.owner(elsewhere.group))
+
+
 def failed(name: bytes, failure: Failure) -> bytes:
     """The error reply to a command that was understood: its code leaves the connection open, whatever the failure."""
     row = errors.row(failure)
@@ -54,18 +58,10 @@ def failed(name: bytes, failure: Failure) -> bytes:
         message = f"{stream} does not exist"
     elif isinstance(failure, errors.StreamExists):
         message = f"{stream} already exists"
+    elif isinstance(failure, errors.OutcomeUnknown):
+        message = f"worker {failure.member} went away before it replied; a write may or may not have taken effect"
     elif isinstance(failure, errors.ContentTypeMismatch):
         message = f"{stream} holds {failure.expected}, and a record is not JSON"
     else:
         message = failure.message()
     return replies.error(code, message)
-
-
-def are_json(records: list[bytes]) -> bool:
-    """True when each record is one JSON value."""
-    try:
-        # One parse for all: a record that is a value only together with its neighbours does not come out as it went in.
-        parts = json_mode.messages(b"[" + b",".join(records) + b"]")
-    except errors.BadBody:
-        return False
-    return parts == [record.strip(_SPACE) for record in records]

@@ -5,20 +5,39 @@ Owns the keys of names and the order of that pass. Never looks at a command: `co
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
+
+from headwater.cluster.members import Members
 from headwater.config import Settings
-from headwater.doors.listener import Listener
+from headwater.doors.listener import BACKLOG, Listener
 from headwater.doors.s3p import names
 from headwater.doors.s3p.commands import Limits
 from headwater.doors.s3p.connection import Connection
+from headwater.doors.s3p.routed import MemberConnection, RoutedConnection
 from headwater.engine.engine import Engine
+from headwater.engine.fork_placement import ForkPlacement
 
 _KEYS_MAX = 65_536
 _KEPT_NAME_BYTES_MAX = 128
 
 
 class S3pServer(Listener[Connection]):
-    def __init__(self, settings: Settings, engine: Engine) -> None:
+    """`members` are the processes that serve groups, None when this is the only one. `placing`: None with one group."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        engine: Engine,
+        members: Members | None = None,
+        placing: ForkPlacement | None = None,
+    ) -> None:
         super().__init__(settings.s3p_connections_max)
+        self._members = members
+        self.placing = placing
+        self.from_members: set[Connection] = set()
+        """Connections on which other members forward. They take no client's place and have no time limits: those of
+        the client are kept where it is connected, and they end with its connection."""
         self.settings = settings
         self.engine = engine
         self.submit = engine.submit
@@ -38,7 +57,33 @@ class S3pServer(Listener[Connection]):
         self._due: list[Connection] = []
 
     def accept(self) -> Connection:
-        return Connection(self)
+        """The protocol object of a client's connection."""
+        return Connection(self) if self._members is None else RoutedConnection(self, self._members)
+
+    def _accept_member(self) -> MemberConnection:
+        if self._members is None:
+            raise RuntimeError("there is no other process to connect")
+        return MemberConnection(self, self._members)
+
+    async def listen_unix(self, path: str) -> None:
+        """Starts to accept connections of other members, on which they forward. Raises OSError."""
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+        self.begin(await self._loop.create_unix_server(self._accept_member, path, backlog=BACKLOG))
+
+    async def close(self, grace_s: float) -> None:
+        self.connections |= self.from_members
+        await super().close(grace_s)
+
+    def admit(self, connection: Connection) -> bool:
+        if isinstance(connection, MemberConnection) and not self.closing:
+            self.from_members.add(connection)
+            return True
+        return super().admit(connection)
+
+    def forget(self, connection: Connection) -> None:
+        super().forget(connection)
+        self.from_members.discard(connection)
 
     def key(self, name: bytes) -> str:
         """Clients repeat their names: the keys of short ones are kept. Overflow: all are forgotten."""

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from headwater.config import Settings
-from headwater.doors.s3p.commands import Limits
+from headwater.doors.s3p.commands import Create, Limits
 from headwater.engine.engine import Engine
+from headwater.engine.fork_placement import ForkPlacement
 from headwater.engine.pending_answers import Waiter
 from headwater.model import commands as model
 
@@ -24,6 +25,8 @@ class Server(Protocol):
     limits: Limits
     keys: dict[bytes, str]
     submit: Callable[[str, model.Command, Waiter], None]
+    placing: ForkPlacement | None
+    """None with one group."""
     blocked_count: int
     closing: bool
 
@@ -52,6 +55,8 @@ class Line(Protocol):
     def write(self, data: bytes) -> None: ...
 
     def finish(self, alone: Any) -> None: ...
+
+    def create(self, command: Create, key: str) -> None: ...
 
     def submit(self, name: bytes, key: str, command: model.Command) -> None: ...
 

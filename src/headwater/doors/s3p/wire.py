@@ -8,7 +8,7 @@ from typing import Final, NoReturn, TypeVar, assert_never
 
 import msgspec
 
-from headwater.doors.s3p.commands import Append, Command, Create, Delete, Limits, Read, Trim
+from headwater.doors.s3p.commands import Append, Command, Create, Delete, Limits, Placed, Read, Trim
 from headwater.doors.s3p.replies import Code, Failure, printable
 
 _CRLF: Final = b"\r\n"
@@ -35,6 +35,9 @@ _ARRAY_LINE_BEGUN: Final = re.compile(rb"(?:\*(?:%b\r?)?)?\Z" % _LENGTH)
 # can be told that it is lower than its limit (section 8.3).
 _NUMBER: Final = re.compile(rb"[0-9]+|-0*[1-9][0-9]*")
 _ID: Final = re.compile(rb"([0-9]+)-([0-9]+)")
+# Group and version of a placement: an option of every command, between members only.
+_PLACED: Final = b"PLACED"
+_PLACEMENT: Final = re.compile(rb"([0-9]{1,9})/([0-9]{1,19})")
 
 # The quick way for the common APPEND: all of it before its first record, if it has no options and no CR in
 # its name. Measured on CPython 3.11, records of 100 bytes, in thousands a second:
@@ -106,6 +109,7 @@ class Parser:
     __slots__ = (
         "_between",
         "_buf",
+        "_from_member",
         "_head",
         "_head_name",
         "_held_bytes",
@@ -113,16 +117,20 @@ class Parser:
         "_need_bytes",
         "_out",
         "_pending",
+        "_placement",
         "_pos",
         "_reading",
     )
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, from_member: bool = False) -> None:
+        """`from_member`: another member is the client, and may say where the stream of a command is placed."""
         self._limits = limits
+        self._from_member = from_member
+        self._placement: bytes | None = None
         # The input at hand, the position reached in it and what it has completed: only during a feed.
         self._buf = b""
         self._pos = 0
-        self._out: list[Command | Failure] = []
+        self._out: list[Command | Placed | Failure] = []
         # The unfinished token. A bytearray: it grows in amortised time, and two dripped bytes cost two bytes.
         self._pending = bytearray()
         self._need_bytes = 0  # with fewer pending bytes than this another look cannot help
@@ -138,7 +146,7 @@ class Parser:
         """Client bytes held for a command that is not complete yet."""
         return len(self._pending) + self._held_bytes
 
-    def feed(self, data: bytes) -> list[Command | Failure]:
+    def feed(self, data: bytes) -> list[Command | Placed | Failure]:
         """Everything that `data` completes. No bytes make it raise; after a Failure or `close` always []."""
         if self._reading is None:
             return []
@@ -148,7 +156,7 @@ class Parser:
                 return []
             data = bytes(self._pending)
             self._pending = bytearray()
-        out: list[Command | Failure] = []
+        out: list[Command | Placed | Failure] = []
         self._buf, self._pos, self._out = data, 0, out
         if self._between:
             self._skim_alike()
@@ -190,7 +198,7 @@ class Parser:
                 self._out.append(Append(name, records, None))
             elif self._pos < len(self._buf):
                 command = yield from self._command()
-                self._out.append(command)
+                self._out.append(command if self._placement is None else self._placed(command))
 
     # ---- the quick way: it takes only what is certainly right, and leaves every doubt to the strict way --
 
@@ -339,7 +347,8 @@ class Parser:
         # zero-length bulk string, anywhere, with a MUST: an empty name is the latter.
         too_long = f"stream name length not in range [1, {limits.name_bytes_max}]"
         name = yield from self._bulk("stream name", limits.name_bytes_max, Code.LIMITS, too_long)
-        options = yield from self._options(schema.options)
+        options = yield from self._options(schema.options | {_PLACED} if self._from_member else schema.options)
+        self._placement = options.get(_PLACED)
 
         match schema.verb:
             case _Verb.CREATE:
@@ -371,6 +380,13 @@ class Parser:
                 return Delete(name)
             case _:
                 assert_never(schema.verb)
+
+    def _placed(self, command: Command) -> Placed:
+        parts = _PLACEMENT.fullmatch(self._placement or b"")
+        self._placement = None
+        if parts is None:
+            _refuse("malformed placement")
+        return Placed(command, int(parts[1]), int(parts[2]))
 
     def _options(self, known: frozenset[bytes]) -> _Reading[dict[bytes, bytes]]:
         """The last value of each key, not yet interpreted.

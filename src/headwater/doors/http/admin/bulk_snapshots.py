@@ -2,23 +2,31 @@
 
 Owns `POST /__headwater/snapshots`: a msgpack list of entries, one answer each, in order. Never bends a rule of
 publishing one: each entry is judged like a request of its own. Never holds up appends: threads of its own store blobs.
+
+Entries for groups of another process go to it together; each process answers for its own.
 """
 
 from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import msgspec
 
 from headwater.config import Settings
+from headwater.doors.http import failures
 from headwater.doors.http import headers as parse
+from headwater.doors.http.bulk_answers import Answer
+from headwater.doors.http.by_owner import admit, ask_owner, other_owner
 from headwater.doors.http.exchange import Exchange
 from headwater.doors.http.snapshots import discard_refused
 from headwater.engine.engine import Engine
+from headwater.engine.group import Group
 from headwater.engine.outcome_future import OutcomeFuture
 from headwater.engine.pending_answers import Outcome
-from headwater.errors import BadBody, BodyTooLarge, Failure, MethodNotAllowed, Overloaded, row
+from headwater.engine.placements import Placement
+from headwater.errors import BadBody, BodyTooLarge, Failure, MethodNotAllowed, Overloaded
 from headwater.lake.names import snapshot_key
 from headwater.model import content_types, json_mode, offsets
 from headwater.model.commands import PublishSnapshot
@@ -47,11 +55,20 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     content_type: str = "application/octet-stream"
 
 
+class _Sent(msgspec.Struct, frozen=True, array_like=True):
+    """An entry on its way to the process that publishes it."""
+
+    entry: Entry
+    placed: Placement | None = None
+    """Where the stream lives, when its name's home, of another process, has placed it here."""
+
+
 class _Wish(msgspec.Struct, frozen=True):
     """An entry that may be published."""
 
     index: int
     key: str
+    group: Group
     command: PublishSnapshot
     body: bytes
     cold: bool
@@ -69,6 +86,9 @@ class BulkSnapshots:
         self._rng = rng
         self._pool = ThreadPoolExecutor(THREADS, "snapshots")
         self._requests_count = 0
+        self._questions = engine.questions
+        self._is_split = engine.questions.count > 1
+        engine.questions.register("publish_snapshots", self._answer_entries)
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -87,28 +107,57 @@ class BulkSnapshots:
             raise BadBody(f"expected 1 to {ENTRIES_MAX} snapshots")
         if self._requests_count >= REQUESTS_MAX:
             raise Overloaded("too many requests publish snapshots at once")
-        exchange.run(self._publish(exchange, entries))
+        exchange.run(self._reply(exchange, [_Sent(entry) for entry in entries]))
 
-    async def _publish(self, exchange: Exchange, entries: list[Entry]) -> None:
-        outcomes: list[Outcome | None] = [None] * len(entries)
+    async def _reply(self, exchange: Exchange, entries: list[_Sent]) -> None:
         self._requests_count += 1
         try:
-            room = asyncio.Semaphore(COLD_MAX)
-            published = []
-            for at in range(0, len(entries), SLICE_COUNT):
-                wishes = self._wishes(entries, range(at, min(at + SLICE_COUNT, len(entries))), outcomes)
-                stored = await asyncio.gather(*(self._store(wish, outcomes) for wish in wishes))
-                waiting = [
-                    self._submit(wish, room, outcomes) for wish, done in zip(wishes, stored, strict=True) if done
-                ]
-                published += [asyncio.ensure_future(one) for one in waiting]
-                await asyncio.sleep(0)
-            await asyncio.gather(*published)
+            answers = await self._publish(entries)
         finally:
             self._requests_count -= 1
-        exchange.json(200, [_told(entry, outcome) for entry, outcome in zip(entries, outcomes, strict=True)])
+        exchange.json(200, answers)
 
-    def _wishes(self, entries: list[Entry], some: range, outcomes: list[Outcome | None]) -> list[_Wish]:
+    async def _answer_entries(self, entries: list[Any]) -> list[Answer]:
+        """Publishes what another process was sent, for streams of groups of this one."""
+        return await self._publish(msgspec.convert(entries, list[_Sent]))
+
+    async def _publish(self, entries: list[_Sent]) -> list[Answer]:
+        answers: list[Answer] = [{} for _ in entries]
+        here: list[int] = []
+        there: dict[int, list[tuple[int, _Sent]]] = {}
+        for index, sent in enumerate(entries):
+            if sent.placed is None and self._is_split:
+                try:
+                    owner = other_owner(self._engine, self._key(sent.entry))
+                except Failure as failure:
+                    answers[index] = failures.entry(failure)
+                    continue
+                if owner is not None:
+                    there.setdefault(owner.member, []).append((index, _Sent(sent.entry, owner.placed)))
+                    continue
+            here.append(index)
+        asked = [
+            ask_owner(self._questions, member, "publish_snapshots", items, _size_of, answers.__setitem__)
+            for member, items in there.items()
+        ]
+        await asyncio.gather(self._publish_here(entries, here, answers), *asked)
+        return answers
+
+    async def _publish_here(self, entries: list[_Sent], some: list[int], answers: list[Answer]) -> None:
+        outcomes: list[Outcome | None] = [None] * len(entries)
+        room = asyncio.Semaphore(COLD_MAX)
+        published = []
+        for at in range(0, len(some), SLICE_COUNT):
+            wishes = self._wishes(entries, some[at : at + SLICE_COUNT], outcomes)
+            stored = await asyncio.gather(*(self._store(wish, outcomes) for wish in wishes))
+            waiting = [self._submit(wish, room, outcomes) for wish, done in zip(wishes, stored, strict=True) if done]
+            published += [asyncio.ensure_future(one) for one in waiting]
+            await asyncio.sleep(0)
+        await asyncio.gather(*published)
+        for index in some:
+            answers[index] = _told(entries[index].entry, outcomes[index])
+
+    def _wishes(self, entries: list[_Sent], some: list[int], outcomes: list[Outcome | None]) -> list[_Wish]:
         """Those of the entries that are not refused at once."""
         found = []
         for index in some:
@@ -118,24 +167,31 @@ class BulkSnapshots:
                 outcomes[index] = failure
         return found
 
-    def _wish(self, index: int, entry: Entry) -> _Wish:
-        settings = self._settings
+    def _key(self, entry: Entry) -> str:
         path = entry.stream if entry.stream.startswith("/") else parse.FLAT_PREFIX + entry.stream
-        key = parse.stream_key(path, settings.stream_name_bytes_max)
+        return parse.stream_key(path, self._settings.stream_name_bytes_max)
+
+    def _wish(self, index: int, sent: _Sent) -> _Wish:
+        settings, entry = self._settings, sent.entry
+        key = self._key(entry)
         if entry.offset < 0:
             raise BadBody("offset is a number of bytes")
         content_types.check(entry.content_type, settings.content_type_bytes_max)
         if len(entry.body) > settings.snapshot_bytes_max:
             raise BodyTooLarge(settings.snapshot_bytes_max, "snapshot_bytes_max")
-        stream = self._engine.find(key, True)
-        blob = snapshot_key(self._engine.group_of(stream).number, stream.sid, entry.offset, self._rng.token(8).hex())
+        engine = self._engine
+        if sent.placed is not None:
+            admit(engine, key, sent.placed, creates=False)
+        stream = engine.find(key, True)
+        group = engine.group_of(stream).group
+        blob = snapshot_key(group.number, stream.sid, entry.offset, self._rng.token(8).hex())
         command = PublishSnapshot(entry.offset, entry.content_type, blob, len(entry.body))
         # Judged twice: now, so that a hopeless blob is not stored, and again when it is.
         try:
             decide_snapshot(stream, command, 0)
-            return _Wish(index, key, command, entry.body, cold=False)
+            return _Wish(index, key, group, command, entry.body, cold=False)
         except ColdOffset:
-            return _Wish(index, key, command, entry.body, cold=True)
+            return _Wish(index, key, group, command, entry.body, cold=True)
 
     async def _store(self, wish: _Wish, outcomes: list[Outcome | None]) -> bool:
         loop = asyncio.get_running_loop()
@@ -157,16 +213,18 @@ class BulkSnapshots:
 
     async def _submitted(self, wish: _Wish) -> Outcome:
         future = OutcomeFuture()
-        self._engine.submit(wish.key, wish.command, future)
+        wish.group.submit(wish.key, wish.command, future)
         outcome = await future.wait()
         discard_refused(self._engine, wish.command, outcome)
         return outcome
 
 
-def _told(entry: Entry, outcome: Outcome | None) -> dict[str, object]:
+def _size_of(sent: _Sent) -> int:
+    """About as long as it is encoded."""
+    return 200 + len(sent.entry.stream) + len(sent.entry.body)
+
+
+def _told(entry: Entry, outcome: Outcome | None) -> Answer:
     if isinstance(outcome, Failure):
-        meaning = row(outcome)
-        error = {"code": meaning.code, "message": outcome.message(), "retryable": meaning.retryable}
-        facts = {name.lower().replace("-", "_"): value for name, value in outcome.headers()}
-        return {"status": meaning.status, "error": error, **facts}
+        return failures.entry(outcome)
     return {"status": 204, "stream_snapshot_offset": offsets.show(entry.offset)}

@@ -1,0 +1,61 @@
+"""Failures as HTTP tells them: headers and body of a response, or one entry of a bulk answer.
+
+Owns the names and spellings that facts have there. Never knows a particular failure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from headwater.errors import Failure, row
+from headwater.model import offsets
+
+
+def _word(value: object) -> str:
+    return str(value).lower()
+
+
+class Told(NamedTuple):
+    header: str
+    field: str
+    """Its name in an entry of a bulk answer."""
+    show: Callable[[Any], str] = str
+
+
+TOLD = {
+    "retry_after_s": Told("Retry-After", "retry_after"),
+    "request_id": Told("Headwater-Request-Id", "headwater_request_id"),
+    "allowed_methods": Told("Allow", "allow"),
+    "accepted_encoding": Told("Accept-Encoding", "accept_encoding"),
+    "authentication": Told("WWW-Authenticate", "www_authenticate"),
+    "etag": Told("ETag", "etag"),
+    "stream_closed": Told("Stream-Closed", "stream_closed", _word),
+    "stream_next_offset": Told("Stream-Next-Offset", "stream_next_offset", offsets.show),
+    "stream_earliest_offset": Told("Stream-Earliest-Offset", "stream_earliest_offset", offsets.show),
+    "stream_snapshot_offset": Told("Stream-Snapshot-Offset", "stream_snapshot_offset", offsets.show),
+    "producer_epoch": Told("Producer-Epoch", "producer_epoch"),
+    "producer_expected_seq": Told("Producer-Expected-Seq", "producer_expected_seq"),
+    "producer_received_seq": Told("Producer-Received-Seq", "producer_received_seq"),
+}
+"""Every fact of a failure, by name."""
+
+
+def headers(failure: Failure) -> list[tuple[str, str]]:
+    found = []
+    for name, value in failure.facts().items():
+        told = TOLD[name]
+        found.append((told.header, told.show(value)))
+    return found
+
+
+def error(failure: Failure) -> dict[str, object]:
+    """What every failure says in a body."""
+    meaning = row(failure)
+    return {"code": meaning.code, "message": failure.message(), "retryable": meaning.retryable}
+
+
+def entry(failure: Failure) -> dict[str, object]:
+    """The failure of one entry of a bulk request."""
+    fields = {TOLD[name].field: TOLD[name].show(value) for name, value in failure.facts().items()}
+    return {"status": row(failure).status, "error": error(failure), **fields}

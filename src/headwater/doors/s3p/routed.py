@@ -1,0 +1,235 @@
+"""Connections where several processes serve groups: a command goes to the one that owns its stream.
+
+Owns which commands are forwarded, and their places in the order of replies. Never forwards in a circle: a command goes
+to the member with the home of its stream's name, and from there at most once more, to where the stream is placed.
+
+A forwarded write takes its place among the replies like one that is done here. A forwarded READ holds its connection
+like one that is done here, and its reply is handed on piece by piece, as fast as the client takes it.
+"""
+
+from __future__ import annotations
+
+from headwater.cluster.members import Members
+from headwater.doors.s3p import outcomes
+from headwater.doors.s3p.commands import Append, Command, Create, Placed, Read
+from headwater.doors.s3p.connection import ALONE, Connection, Pending
+from headwater.doors.s3p.exclusive import Alone
+from headwater.doors.s3p.forwarding import Upstream
+from headwater.doors.s3p.replies import Failure as Refusal
+from headwater.doors.s3p.shared import Line, Server
+from headwater.doors.s3p.wire import Parser
+from headwater.engine.engine import NotOwned
+from headwater.engine.placements import Placement
+from headwater.errors import MemberUnavailable, OutcomeUnknown
+
+
+class Forwarded(Pending, gc=False, eq=False):
+    """A write that another member does. A Waiting of `forwarding`."""
+
+    begun: bytes = b""
+    """The reply as far as it came, before it is complete."""
+
+    def piece(self, data: bytes, is_last: bool) -> None:
+        if not is_last:
+            self.begun += data
+            return
+        self.replies = self.begun + data if self.begun else data
+        if not self.connection.due:
+            self.connection.later()
+
+    def lost(self, member: int, sent: bool) -> None:
+        self.resolve(OutcomeUnknown(member) if sent else MemberUnavailable(member))
+
+
+class ForwardedReading(Alone):
+    """A READ that another member does. While it lasts, its connection's `alone` is this. A Waiting of `forwarding`."""
+
+    __slots__ = ("_begun", "_placement", "_upstream")
+
+    _command: Read
+
+    def __init__(
+        self, connection: Line, command: Read, key: str, upstream: Upstream, placement: Placement | None
+    ) -> None:
+        super().__init__(connection, command, key)
+        self._upstream = upstream
+        self._placement = placement
+        self._begun = False
+
+    def begin(self) -> None:
+        command = self._command
+        if self._connection.ended and command.block_ms:
+            command = Read(command.name, command.count, 0, command.min_ms, command.min_n)
+        self._upstream.send(command, self._placement, self)
+
+    @property
+    def begun(self) -> bool:
+        return self._begun
+
+    def piece(self, data: bytes, is_last: bool) -> None:
+        self.guard(self._hand_on, data, is_last)
+
+    def _hand_on(self, data: bytes, is_last: bool) -> None:
+        connection = self._connection
+        if connection.alone is not self:
+            return
+        self._begun = True
+        connection.write(data)
+        if is_last:
+            connection.finish(self)
+        elif connection.paused:
+            self._upstream.pause()
+
+    def lost(self, member: int, sent: bool) -> None:
+        connection = self._connection
+        if connection.alone is not self:
+            return
+        if self._begun:
+            connection.abort()
+        else:
+            connection.write(outcomes.failed(self._command.name, MemberUnavailable(member)))
+            connection.finish(self)
+
+    def drained(self) -> None:
+        self._upstream.resume()
+
+    def stop(self) -> None:
+        if self._command.block_ms and not self._begun:
+            self._upstream.end()
+
+    def leave(self) -> None:
+        self._upstream.close()
+
+
+class RoutedConnection(Connection):
+    """A client's connection."""
+
+    __slots__ = ("_members", "_upstreams")
+
+    def __init__(self, server: Server, members: Members) -> None:
+        super().__init__(server)
+        self._members = members
+        self._upstreams: dict[int, Upstream] = {}
+        """Connections to other members: made when first needed, closed with this one."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        for upstream in self._upstreams.values():
+            upstream.close()
+        self._upstreams.clear()
+
+    def _append(self, command: Append, more_max: int = 0) -> int:
+        route = self._elsewhere(command.name)
+        if route is None:
+            return super()._append(command, more_max)
+        self._forward(command, *route)
+        return 0
+
+    def create(self, command: Create, key: str) -> None:
+        route = self._elsewhere(command.name)
+        if route is None:
+            super().create(command, key)
+        else:
+            self._forward(command, *route)
+
+    def _start(self, command: Command | Placed | Refusal) -> bool:
+        if isinstance(command, Create | Placed | Refusal):
+            return super()._start(command)
+        route = self._elsewhere(command.name)
+        if route is None:
+            return super()._start(command)
+        if not isinstance(command, Read):
+            self._forward(command, *route)
+            return True
+        self._send_ready()
+        if self.pending:
+            return False
+        member, placement = route
+        key = self.server.key(command.name)
+        self.alone = reading = ForwardedReading(self, command, key, self._upstream(member), placement)
+        reading.guard(reading.begin)
+        return True
+
+    def _elsewhere(self, name: bytes) -> tuple[int, Placement | None] | None:
+        """The member that a command about this stream goes to; None when this one does it.
+
+        That is the one with the home of its name. The home says where the stream is placed, if it is not there.
+        """
+        engine = self.server.engine
+        key = self.server.key(name)
+        home = engine.home(key)
+        if home not in engine.owned:
+            return self._members.owner(home), None
+        placement = engine.placement(key)
+        if placement is None or placement.group in engine.owned:
+            return None
+        return self._members.owner(placement.group), placement
+
+    def _forward(self, command: Command, member: int, placement: Placement | None) -> None:
+        waiter = Forwarded(self, command.name, ALONE)
+        self.pending.append(waiter)
+        try:
+            self._upstream(member).send(command, placement, waiter)
+        except Exception:
+            waiter.broke()
+            self.later()
+
+    def _upstream(self, member: int) -> Upstream:
+        found = self._upstreams.get(member)
+        if found is None or found.over:
+            found = self._upstreams[member] = Upstream(member, self._members.s3p_path(member))
+        return found
+
+
+class MemberConnection(RoutedConnection):
+    """A connection of another member. What comes on it is done here, or goes to where its home says that it is placed.
+
+    Anything else is refused, and the client tries again.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, server: Server, members: Members) -> None:
+        super().__init__(server, members)
+        self._parser = Parser(server.limits, from_member=True)
+
+    def _append(self, command: Append, more_max: int = 0) -> int:
+        if not self._is_home(command.name):
+            self._refuse(command.name)
+            return 0
+        return super()._append(command, more_max)
+
+    def _start(self, command: Command | Placed | Refusal) -> bool:
+        if isinstance(command, Placed):
+            return self._start_placed(command)
+        if not isinstance(command, Refusal) and not self._is_home(command.name):
+            self._refuse(command.name)
+            return True
+        return super()._start(command)
+
+    def _start_placed(self, placed: Placed) -> bool:
+        command = placed.command
+        key = self.server.key(command.name)
+        try:
+            self.server.engine.admit(key, placed.group, placed.version, isinstance(command, Create))
+        except (NotOwned, MemberUnavailable):
+            self._refuse(command.name)
+            return True
+        if isinstance(command, Append):
+            Connection._append(self, command)
+            return True
+        if isinstance(command, Create):
+            Connection.create(self, command, key)
+            return True
+        # One that has to wait is admitted again when its turn comes.
+        return Connection._start(self, command)
+
+    def _is_home(self, name: bytes) -> bool:
+        engine = self.server.engine
+        return engine.home(self.server.key(name)) in engine.owned
+
+    def _refuse(self, name: bytes) -> None:
+        waiter = Pending(self, name, ALONE)
+        self.pending.append(waiter)
+        home = self.server.engine.home(self.server.key(name))
+        waiter.resolve(MemberUnavailable(self._members.owner(home)))
