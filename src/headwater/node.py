@@ -12,8 +12,6 @@ import gc
 import resource
 import shutil
 import sqlite3
-from collections.abc import Callable
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +23,8 @@ from headwater.catalog.catalog_copy import copy_catalog
 from headwater.catalog.lake_files import LakeFiles
 from headwater.catalog.scrub import scrub
 from headwater.catalog.sqlite import SqliteCatalog
-from headwater.cluster.calls import PREFIX, Calls
+from headwater.cluster.calls import PREFIX as MEMBERS_PREFIX
+from headwater.cluster.calls import Calls
 from headwater.cluster.forwarding import Forwarder
 from headwater.cluster.handover import Acceptor, Door, Factory, Handover
 from headwater.cluster.members import Members
@@ -36,9 +35,12 @@ from headwater.doors.http.admin.administration import Administration
 from headwater.doors.http.admin.backup import BackupDoor
 from headwater.doors.http.admin.bulk_snapshots import BulkSnapshots
 from headwater.doors.http.admin.erasures import Erasures
+from headwater.doors.http.admin.groups import PREFIX as GROUPS_PREFIX
+from headwater.doors.http.admin.groups import GroupCalls
 from headwater.doors.http.admin.lake import LakeCalls
-from headwater.doors.http.admin.matches import Matches
-from headwater.doors.http.admin.pipeline import Pipeline, check_log
+from headwater.doors.http.admin.matches import matches
+from headwater.doors.http.admin.pipeline import Pipeline
+from headwater.doors.http.admin.plan import Plans
 from headwater.doors.http.admin.usage import Usage
 from headwater.doors.http.buckets import Buckets
 from headwater.doors.http.bulk_append import Batches
@@ -61,7 +63,7 @@ from headwater.engine import buckets as engine_buckets
 from headwater.engine.engine import Engine
 from headwater.engine.fork_placement import ForkPlacement
 from headwater.engine.group import Group
-from headwater.engine.owned_group import CatalogFiles, GroupOptions, OwnedGroup
+from headwater.engine.owned_group import GroupOptions, OwnedGroup
 from headwater.errors import NoSuchRoute
 from headwater.lake.append_pressure import AppendPressure
 from headwater.lake.cache import DiskCache
@@ -137,7 +139,6 @@ class Node:
         _raise_file_limit(settings.connections_max + settings.s3p_connections_max)
         rng = SystemRng()
         engine, store, blobs, lake = await self._engine(rng)
-        owned = engine.owned[min(engine.owned)]
         self._subscriptions = subscriptions = self._subscribe(engine, rng)
         for one in engine.owned.values():
             self._recover(one)
@@ -149,8 +150,8 @@ class Node:
         responder = Responder(settings.cors_origin, settings.memory)
         streams = DurableStreams(engine, settings, responder, engine.clock, rng)
         routes = self._routes(engine, streams, blobs, rng)
-        self._pipeline_calls(routes, owned, store, lake)
-        routes.call("/__headwater/erase", self._erasures(owned, lake, rng, subscriptions).handle)
+        self._pipeline_calls(routes, engine, store, lake)
+        routes.call("/__headwater/erase", self._erasures(engine, rng, subscriptions).handle)
         routes.call(SUBSCRIPTIONS_PREFIX, Subscriptions(subscriptions, settings).handle)
         bodies_bytes_max = settings.bodies_bytes_max // self._members.count
         bodies = Budget(max(bodies_bytes_max, settings.body_bytes_max, settings.snapshot_bytes_max))
@@ -240,38 +241,35 @@ class Node:
         routes.call("/__headwater/tail", Tails(engine, settings, self._members).handle)
         return routes
 
-    def _pipeline_calls(
-        self, routes: Routes, owned: OwnedGroup, store: ObjectStore, lake: DeltaLake | None
-    ) -> None:
-        """What the data pipeline and operators ask of a group."""
-        settings, group = self.settings, owned.group
+    def _pipeline_calls(self, routes: Routes, engine: Engine, store: ObjectStore, lake: DeltaLake | None) -> None:
+        """What the data pipeline and operators ask of groups."""
+        settings = self.settings
         place = lake_location.place(settings, store)
-        routes.expect = partial(check_log, group)
-        describe = None if owned.files is None else _describer(store, owned.files)
-        pipeline = Pipeline(group, owned.flusher, encode_feed, describe)
+        groups = GroupCalls(engine, routes.handle)
+        routes.call(GROUPS_PREFIX, groups.handle)
+        routes.expect = groups.expect
+        pipeline = Pipeline(engine, encode_feed, None if lake is None else partial(_describe, store))
+        pipeline.register(groups)
         routes.call("/__headwater/lake", pipeline.lake)
-        routes.call("/__headwater/groups", pipeline.groups)
         routes.call("/__headwater/flush", pipeline.flush)
-        if lake is not None and owned.files is not None and owned.flusher is not None and owned.swapper is not None:
+        if lake is not None:
             # One round of gc sees that nothing refers to it, and another finds that its time is over.
             unused_ms_max = settings.lake_grace_ms + 2 * settings.lake_gc_interval_ms
-            self._lake_calls = LakeCalls(
-                group, owned.flusher, owned.swapper, owned.files.open_to_read, lake.files, place, unused_ms_max
-            )
-            self._lake_calls.register(routes)
-        routes.call("/__headwater/usage", Usage(group.catalog).handle)
-        Administration(group, settings, lambda: self._address).register(routes)
-        routes.call("/__headwater/matches", Matches(group).handle)
-        routes.call("/__headwater/backup", BackupDoor(owned.backups, place).handle)
+            self._lake_calls = LakeCalls(lake.files, place, unused_ms_max)
+            self._lake_calls.register(groups)
+        routes.call("/__headwater/plan", Plans(engine, groups, self._lake_calls).handle)
+        usage = Usage(engine)
+        routes.call("/__headwater/usage", usage.handle)
+        groups.call("usage", usage.of_group)
+        administration = Administration(engine, settings, lambda: self._address)
+        routes.call("/__headwater/config", administration.config)
+        administration.register(groups)
+        groups.call("matches", matches)
+        groups.call("backup", BackupDoor(engine.groups_count, place).handle)
 
-    def _erasures(self, owned: OwnedGroup, lake: DeltaLake | None, rng: SystemRng, subscriptions: Manager) -> Erasures:
-        eraser = hash_name = None
-        if lake is not None and owned.log is not None and owned.files is not None:
-            data = Path(self.settings.data)
-            hash_name = NameHash.kept(data, rng).of
-            eraser = owned.eraser(lake, owned.files.scrub)
-        named_by = subscriptions.named_here
-        return Erasures(eraser, hash_name, lambda key: named_by(path_of(key)), self.settings)
+    def _erasures(self, engine: Engine, rng: SystemRng, subscriptions: Manager) -> Erasures:
+        hash_name = None if self.settings.memory else NameHash.kept(self._data.path, rng).of
+        return Erasures(engine, hash_name, lambda key: subscriptions.named_by(path_of(key)), self.settings)
 
     def _pages(self, routes: Routes, engine: Engine, http: HttpServer) -> Metrics:
         health, metrics, probe = Health(engine.questions), Metrics(engine.questions), self._store_probe
@@ -302,7 +300,7 @@ class Node:
         members, calls = self._members, self._calls
         if calls is None or self._http is None:
             return
-        routes.call(f"{PREFIX}/", partial(_answer, calls))
+        routes.call(MEMBERS_PREFIX, partial(_answer, calls))
         self._internal = HttpServer(self.settings, routes, responder, bodies, internal=True)
         await self._internal.listen_unix(members.http_path(members.me))
         self._handover = Handover(members)
@@ -423,7 +421,7 @@ def _answer(calls: Calls, exchange: Exchange, rest: bytes, query: bytes) -> None
     exchange.only(b"POST")
 
     async def answer() -> None:
-        status, body = await calls.answer(rest.decode("latin-1"), exchange.request.body)
+        status, body = await calls.answer(rest[1:].decode("latin-1"), exchange.request.body)
         headers = [("Content-Type", "application/msgpack")]
         exchange.reply(exchange.responder.full(status, headers, body, exchange.request.keep_alive))
 
@@ -434,19 +432,14 @@ def shown_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _describer(store: ObjectStore, files: CatalogFiles) -> Callable[[], dict[str, Any]]:
+def _describe(store: ObjectStore, counts: dict[int, dict[str, int]]) -> dict[str, Any]:
     """Says what is in the lake, from a worker thread. Imports late: a node that settles nothing loads no Arrow."""
+    from headwater.lake.info import describe
 
-    def describe() -> dict[str, Any]:
-        from headwater.lake.info import describe
-
-        with closing(files.open_to_read()) as lake_files:
-            try:
-                return describe(store, [lake_files])
-            except StoreError as error:
-                raise BlobsUnavailable(error.reason) from error
-
-    return describe
+    try:
+        return describe(store, counts)
+    except StoreError as error:
+        raise BlobsUnavailable(error.reason) from error
 
 
 def _report(what: str, why: str) -> None:

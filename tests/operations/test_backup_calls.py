@@ -16,7 +16,7 @@ from tests.extensions.surface import TEXT, Stream, make_bucket, make_stream, tok
 from tests.support.http import Response
 from tests.support.node import Node
 
-BACKUP = "/__headwater/backup"
+BACKUP = "/__headwater/groups/0/backup"
 _held: list[tuple[Node, dict[str, Any]]] = []
 
 
@@ -150,7 +150,7 @@ def test_a_hold_that_ended_is_404(node: Node) -> None:
     assert drop(node, held).status == 204
     for method, path in (("GET", ""), ("DELETE", ""), ("GET", "/catalog"), ("GET", "/log")):
         assert node.request(method, f"{BACKUP}/{held['id']}{path}").status == 404
-    assert not list((node.data_directory / "held").iterdir())
+    assert not list((node.data_directory / "held" / "0").iterdir())
 
 
 def test_a_third_hold_waits_for_one_to_end(node: Node) -> None:
@@ -189,9 +189,9 @@ def test_what_a_crash_left_of_a_hold_is_gone_after_the_start(tmp_path: Path) -> 
     with Node.started(tmp_path) as node:
         Stream(node, "/v1/stream/s", TEXT).create(b"x")
         held = hold(node)
-        assert list((node.data_directory / "held").iterdir())
+        assert list((node.data_directory / "held" / "0").iterdir())
         node.restart()
-        assert not (node.data_directory / "held").exists()
+        assert not (node.data_directory / "held" / "0").exists()
         assert drop(node, held).status == 404
         assert drop(node, hold(node)).status == 204
 

@@ -216,7 +216,8 @@ def _info(settings: config.Settings) -> dict[str, Any]:
             held.enter_context(closing(LakeFiles(directory.catalog_as_found(number), read_only=True)))
             for number in range(groups_count)
         ]
-        return {**describe(_store(settings), catalogs), "served": directory.is_in_use()}
+        counts = {number: catalog.counts() for number, catalog in enumerate(catalogs)}
+        return {**describe(_store(settings), counts), "served": directory.is_in_use()}
 
 
 @contextmanager

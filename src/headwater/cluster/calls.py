@@ -20,10 +20,12 @@ from headwater.cluster.framing import BadAnswer, ResponseFraming
 from headwater.cluster.members import Members
 from headwater.engine.questions import Answer
 from headwater.errors import Failure, MemberUnavailable, OutcomeUnknown
+from headwater.ports import BlobsUnavailable
 
 PREFIX = "/__headwater/members"
 IDLE_CONNECTIONS_MAX = 8
-TIMEOUT_S = 30.0
+TIMEOUT_S = 600.0
+"""Some questions are about work that takes long, such as a flush. Who wants an answer sooner limits that itself."""
 ANSWERED, REFUSED = 200, 409
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.decode
@@ -68,6 +70,8 @@ class Calls:
             return REFUSED, _encode(("NoSuchRoute", {}))
         try:
             return ANSWERED, _encode(await answer(*_decode(body)))
+        except BlobsUnavailable as error:
+            return REFUSED, _encode(("Overloaded", {"reason": f"the object store does not answer ({error})"}))
         except Failure as failure:
             return REFUSED, _encode((type(failure).__name__, vars(failure)))
 

@@ -24,6 +24,9 @@ from headwater.engine.swap import Swapper
 from headwater.engine.upkeep import Upkeep
 from headwater.ports import Blobs, CatalogCopy, FileLog, Lake, Rng
 
+INCARNATIONS_TOLD = 8
+"""The newest ones: enough for whoever comes back to find where two copies of a log part."""
+
 
 class GroupOptions(msgspec.Struct, frozen=True):
     """Settings, as far as they concern one group: what is a limit of the node is this group's share."""
@@ -54,7 +57,7 @@ class CatalogFiles(Protocol):
     def copy(self, to: Path) -> CatalogCopy: ...
 
     def scrub(self, name: str) -> bool:
-        """Has a name leave the catalog's file; False when it could not be done yet."""
+        """Removes a name's traces from the catalog's file (see `catalog.scrub`)."""
         ...
 
 
@@ -102,6 +105,7 @@ class OwnedGroup:
         self.lake_gc: LakeGc | None = None
         self.swapper: Swapper | None = None
         self.backups: Backups | None = None
+        self.eraser: Eraser | None = None
         self._lake_files: Any = None
         if lake is None or files is None or log is None:
             return
@@ -120,6 +124,7 @@ class OwnedGroup:
         )
         self.swapper = Swapper(group, lake, self.flusher, self.lake_gc, files.open)
         self.backups = Backups(group, log, self.flusher, files.copy, files.held_directory, rng)
+        self.eraser = Eraser(group, log, self.flusher, lake, self.backups, files.open, files.scrub)
         self.lake_gc.held = self.upkeep.held = self.backups.held
 
     @property
@@ -162,12 +167,6 @@ class OwnedGroup:
         self.group.log.close()
         self.group.catalog.close()
 
-    def eraser(self, lake: Lake, scrub: Callable[[str], bool]) -> Eraser | None:
-        """`scrub` has a name leave the catalog's file. None for a node that keeps nothing."""
-        if self.log is None or self.flusher is None or self.backups is None or self.files is None:
-            return None
-        return Eraser(self.group, self.log, self.flusher, lake, self.backups, self.files.open, scrub)
-
     def failures(self) -> dict[str, str | None]:
         """What is wrong with what; None where nothing is."""
         return {
@@ -181,6 +180,8 @@ class OwnedGroup:
         group = self.group
         return {
             "group": self.number,
+            "log": group.lineage.log,
+            "incarnations": group.lineage.incarnations[-INCARNATIONS_TOLD:],
             "position": group.log.synced,
             "lake_position": group.lake_position(),
             "hot_bytes": group.loaded.hot_bytes,

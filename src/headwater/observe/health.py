@@ -13,6 +13,8 @@ import msgspec
 from headwater.engine.questions import Questions
 from headwater.errors import Failure
 
+WITHIN_S = 5.0
+"""A process of the node that takes longer to answer is not ready."""
 Check = Callable[[], str | None]
 """None when fine, otherwise what is wrong."""
 
@@ -52,7 +54,10 @@ class Health:
 
     async def _findings(self, member: int) -> dict[str, str | None]:
         try:
-            found: dict[str, str | None] = await self._questions.ask(member, "health", into=dict[str, str | None])
+            asked = self._questions.ask(member, "health", into=dict[str, str | None])
+            found: dict[str, str | None] = await asyncio.wait_for(asked, WITHIN_S)
+        except TimeoutError:
+            return {"workers": f"worker {member} does not answer"}
         except Failure as failure:
             return {"workers": failure.message()}
         return found if self._questions.count == 1 else {"workers": None, **found}

@@ -15,6 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from headwater.engine.questions import Questions
 from headwater.errors import Failure
 
+WITHIN_S = 5.0
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -55,9 +56,10 @@ class Metrics:
 
     async def _of(self, member: int) -> dict[str, float] | None:
         try:
-            found: dict[str, float] = await self._questions.ask(member, "readings", into=dict[str, int | float])
+            asked = self._questions.ask(member, "readings", into=dict[str, int | float])
+            found: dict[str, float] = await asyncio.wait_for(asked, WITHIN_S)
             return found
-        except Failure:
+        except (Failure, TimeoutError):
             return None
 
     async def prometheus(self) -> tuple[int, str, bytes]:

@@ -126,7 +126,7 @@ class Node:
                     connection.connect()
                 sent = True
                 try:
-                    connection.request(method, self._path(path), body, self._headers(headers))
+                    connection.request(method, self._path(path), body, self._headers(path, headers))
                 except OSError as error:
                     answer = _early_answer(connection, error)
                 else:
@@ -169,21 +169,22 @@ class Node:
         return done
 
     def lake_files(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.json("GET", "/__headwater/lake/files")
+        found: dict[str, Any] = self.json("GET", "/__headwater/groups/0/lake/files")
         return found
 
     def lake_extents(self, files: list[str]) -> bytes:
         """Arrow IPC of the live extents of up to 1,000 files."""
         sent = json.dumps({"files": files}).encode()
         return self.call(
-            "POST", "/__headwater/lake/extents", sent, {"Content-Type": "application/json"}, repeat=True
+            "POST", "/__headwater/groups/0/lake/extents", sent, {"Content-Type": "application/json"}, repeat=True
         ).body
 
     def lake_streams(self, limit: int = 50_000) -> Iterator[bytes]:
         """Arrow IPC pages of every stream."""
         after: str | None = "-1"
         while after is not None:
-            answer = self.call("GET", f"/__headwater/lake/streams?{urlencode({'after': after, 'limit': limit})}")
+            query = urlencode({"after": after, "limit": limit})
+            answer = self.call("GET", f"/__headwater/groups/0/lake/streams?{query}")
             yield answer.body
             after = answer.headers.get("headwater-next")
 
@@ -198,7 +199,7 @@ class Node:
     def missing(self, wanted: dict[str, Any]) -> list[str]:
         """Which of the names (`streams`, a `bucket` or a `pattern`) no stream goes by, as far as the node can tell."""
         try:
-            found: list[str] = self.json("POST", "/__headwater/matches", wanted, repeat=True)["missing"]
+            found: list[str] = self.json("POST", "/__headwater/groups/0/matches", wanted, repeat=True)["missing"]
         except NodeRefused as refused:
             if refused.status not in (404, 405):
                 raise
@@ -207,7 +208,8 @@ class Node:
 
     def swap(self, remove: list[str], add: list[str]) -> dict[str, Any]:
         """Replaces files of the lake by others with the same live rows. Safe to repeat."""
-        done: dict[str, Any] = self.json("POST", "/__headwater/lake/swap", {"remove": remove, "add": add}, repeat=True)
+        body = {"remove": remove, "add": add}
+        done: dict[str, Any] = self.json("POST", "/__headwater/groups/0/lake/swap", body, repeat=True)
         return done
 
     def erase(self, stream: str) -> dict[str, Any]:
@@ -254,10 +256,11 @@ class Node:
     def _path(self, path: str) -> str:
         return urlsplit(self.url).path.rstrip("/") + path
 
-    def _headers(self, headers: Mapping[str, str] | None) -> dict[str, str]:
+    def _headers(self, path: str, headers: Mapping[str, str] | None) -> dict[str, str]:
         found = dict(headers or {})
         if self.expects is not None:
-            found["Headwater-Expected-Log"] = "/".join(map(str, self.expects))
+            of_group = "" if path.startswith("/__headwater/groups/") else "0:"
+            found["Headwater-Expected-Log"] = of_group + "/".join(map(str, self.expects))
         if self.token is not None:
             found["Authorization"] = f"Bearer {self.token}"
         return found

@@ -76,7 +76,7 @@ class Share(NamedTuple):
 
 
 def file_of(facts: dict[str, Any]) -> File:
-    """A file as `/__headwater/lake/files` tells of it. Bounds that it does not know are taken as wide as can be."""
+    """A file as `lake/files` tells of it. Bounds that it does not know are taken as wide as can be."""
     low, high = facts["position_min"], facts["position_max"]
     return File(
         facts["path"],

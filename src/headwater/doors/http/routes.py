@@ -63,8 +63,8 @@ class Routes:
         self._pages: dict[bytes, Page] = {}
         self._calls: list[tuple[bytes, Call]] = []
         self._keys: dict[bytes, str] = {}
-        self.expect: Callable[[bytes], None] = lambda expected: None
-        """Refuses a request that was meant for another log (see `pipeline`)."""
+        self.expect: Callable[[Exchange, bytes, bytes], bool] = lambda exchange, path, expected: False
+        """Refuses a request that was meant for another log; True when that is being found out (see `admin/groups`)."""
 
     def page(self, path: str, page: Page) -> None:
         """Serves a small page, such as /healthz, at a fixed path."""
@@ -92,8 +92,9 @@ class Routes:
         if request.method == b"OPTIONS":
             exchange.reply(exchange.responder.preflight(request.keep_alive))
             return
-        if path.startswith(OWN) and (expected := request.headers.get(EXPECTED_LOG)) is not None:
-            self.expect(expected)
+        expected = request.headers.get(EXPECTED_LOG) if path.startswith(OWN) else None
+        if expected is not None and self.expect(exchange, path, expected):
+            return
         for prefix, call in self._calls:
             if path.startswith(prefix):
                 self._call(exchange, path, partial(call, exchange, path[len(prefix) :], query))
