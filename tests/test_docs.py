@@ -112,14 +112,14 @@ def reached(source: str, sources: Mapping[str, str]) -> set[str]:
 
 
 def registered_routes(source: str, names: Mapping[str, Any]) -> set[str]:
-    """What `routes.page` and `routes.call` are given, and paths that are compared with; `names` are the module's."""
+    """What routes and groups are given calls and pages for, and paths compared with; `names` are the module's."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("routes.page", "routes.call"):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("routes.page", "routes.call", "groups.call"):
             path = text_of(node.args[0]) or names.get(ast.unparse(node.args[0]))
             if not isinstance(path, str):
                 raise ValueError(f"line {node.lineno}: cannot tell which route {ast.unparse(node.args[0])} is")
-            found.add(path)
+            found.add(f"/__headwater/groups/{{g}}/{path}" if ast.unparse(node.func) == "groups.call" else path)
         elif isinstance(node, ast.Compare):
             found.update(text_of(side) for side in node.comparators if text_of(side).startswith("/"))
     return found
@@ -298,6 +298,8 @@ def test_every_route_is_in_the_guides() -> None:
     routes |= mapped_routes(router, whole=True)
     for source in door_sources():
         routes |= mapped_routes(source, whole=False)
+    for path in (PACKAGE / "doors" / "http" / "admin").glob("*.py"):
+        routes |= {route for route in registered_routes(path.read_text(), {}) if route.startswith("/__headwater/")}
     none(unquoted("route", routes, guides()))
 
 

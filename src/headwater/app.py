@@ -34,9 +34,11 @@ from headwater.doors.http.admin.administration import Administration
 from headwater.doors.http.admin.backup import BackupDoor
 from headwater.doors.http.admin.bulk_snapshots import BulkSnapshots
 from headwater.doors.http.admin.erasures import Erasures
+from headwater.doors.http.admin.groups import PREFIX as GROUPS_PREFIX
+from headwater.doors.http.admin.groups import GroupCalls
 from headwater.doors.http.admin.lake import LakeCalls
-from headwater.doors.http.admin.matches import Matches
-from headwater.doors.http.admin.pipeline import Pipeline, check_log
+from headwater.doors.http.admin.matches import matches
+from headwater.doors.http.admin.pipeline import Pipeline
 from headwater.doors.http.admin.usage import Usage
 from headwater.doors.http.buckets import Buckets
 from headwater.doors.http.bulk_append import Batches
@@ -172,7 +174,7 @@ class Node:
         responder = Responder(settings.cors_origin, settings.memory)
         streams = DurableStreams(engine, settings, responder, engine.clock, rng)
         routes = self._routes(engine, streams, blobs, rng)
-        self._pipeline_calls(routes, owned, store, lake)
+        self._pipeline_calls(routes, engine, store, lake)
         routes.call("/__headwater/erase", self._erasures(owned, lake, rng, subscriptions).handle)
         routes.call(SUBSCRIPTIONS_PREFIX, Subscriptions(subscriptions, settings).handle)
         http = self._http = HttpServer(settings, routes, responder)
@@ -247,30 +249,32 @@ class Node:
         routes.call("/__headwater/snapshots", self._bulk_snapshots.handle)
         return routes
 
-    def _pipeline_calls(
-        self, routes: Routes, owned: OwnedGroup, store: ObjectStore, lake: DeltaLake | None
-    ) -> None:
-        """What the data pipeline and operators ask of a group."""
-        settings, group = self.settings, owned.group
+    def _pipeline_calls(self, routes: Routes, engine: Engine, store: ObjectStore, lake: DeltaLake | None) -> None:
+        """What the data pipeline and operators ask of groups."""
+        settings, owned = self.settings, engine.owned[0]
         place = _place(settings, store)
-        routes.expect = partial(check_log, group)
-        routes.call("/__headwater/tail", Tails(group, settings).handle)
+        groups = GroupCalls(engine)
+        routes.call(GROUPS_PREFIX, groups.handle)
+        routes.expect = groups.expect
+        routes.call("/__headwater/tail", Tails(owned.group, settings).handle)
         describe = None if owned.files is None else _describer(store, owned.files)
-        pipeline = Pipeline(group, owned.flusher, encode_feed, describe)
+        pipeline = Pipeline(engine, encode_feed, describe)
+        pipeline.register(groups)
         routes.call("/__headwater/lake", pipeline.lake)
-        routes.call("/__headwater/groups", pipeline.groups)
         routes.call("/__headwater/flush", pipeline.flush)
-        if lake is not None and owned.files is not None and owned.flusher is not None and owned.swapper is not None:
+        if lake is not None:
             # One round of gc sees that nothing refers to it, and another finds that its time is over.
             unused_ms_max = settings.lake_grace_ms + 2 * settings.lake_gc_interval_ms
-            self._lake_calls = LakeCalls(
-                group, owned.flusher, owned.swapper, owned.files.open_to_read, lake.files, place, unused_ms_max
-            )
-            self._lake_calls.register(routes)
-        routes.call("/__headwater/usage", Usage(group.catalog).handle)
-        Administration(group, settings, lambda: self._address).register(routes)
-        routes.call("/__headwater/matches", Matches(group).handle)
-        routes.call("/__headwater/backup", BackupDoor(owned.backups, place).handle)
+            self._lake_calls = LakeCalls(lake.files, place, unused_ms_max)
+            self._lake_calls.register(groups)
+        usage = Usage(engine)
+        routes.call("/__headwater/usage", usage.handle)
+        groups.call("usage", usage.of_group)
+        administration = Administration(engine, settings, lambda: self._address)
+        routes.call("/__headwater/config", administration.config)
+        administration.register(groups)
+        groups.call("matches", matches)
+        groups.call("backup", BackupDoor(engine.groups_count, place).handle)
 
     def _erasures(self, owned: OwnedGroup, lake: DeltaLake | None, rng: SystemRng, subscriptions: Manager) -> Erasures:
         eraser = hash_name = None

@@ -258,7 +258,7 @@ def read_everything(session: Session, node: Node) -> None:
         assert listed.status in (200, 404)
         for one in listed.json().get("streams", []):
             read_stream(session, f"{bucket}/{one['stream_id']}")
-    assert session("GET", "/__headwater/lake/streams").status == 200
+    assert session("GET", "/__headwater/groups/0/lake/streams").status == 200
     assert session("GET", "/__headwater/usage").status == 200
     assert session("GET", "/__headwater/groups/0/losses").status == 200
     with node.connect() as connection:

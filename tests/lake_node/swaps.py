@@ -22,7 +22,7 @@ from tests.support.node import Node
 
 
 def listing(node: Node) -> dict[str, Any]:
-    answer = node.request("GET", "/__headwater/lake/files")
+    answer = node.request("GET", "/__headwater/groups/0/lake/files")
     assert answer.status == 200, answer
     found: dict[str, Any] = answer.json()
     return found
@@ -33,7 +33,7 @@ def paths(node: Node) -> list[str]:
 
 
 def extents(node: Node, files: Sequence[str]) -> list[dict[str, Any]]:
-    answer = node.request("POST", "/__headwater/lake/extents", {}, json.dumps({"files": list(files)}).encode())
+    answer = node.request("POST", "/__headwater/groups/0/lake/extents", {}, json.dumps({"files": list(files)}).encode())
     assert answer.status == 200, answer
     rows: list[dict[str, Any]] = pa.ipc.open_stream(answer.body).read_all().to_pylist()
     return rows
@@ -76,7 +76,7 @@ def merged(
 
 def swap(node: Node, remove: Sequence[str], add: Sequence[str]) -> Response:
     body = json.dumps({"remove": list(remove), "add": list(add)}).encode()
-    return node.request("POST", "/__headwater/lake/swap", {"Content-Type": "application/json"}, body)
+    return node.request("POST", "/__headwater/groups/0/lake/swap", {"Content-Type": "application/json"}, body)
 
 
 def swapped(node: Node, remove: Sequence[str], add: Sequence[str]) -> dict[str, int]:

@@ -170,11 +170,11 @@ def test_a_bad_wish_is_refused(node: Node) -> None:
 
 def test_a_backup_under_way_is_told_and_its_copies_go_with_it(node: Node) -> None:
     write(node)
-    held = node.request("POST", "/__headwater/backup", JSON, b'{"hold_ms": 600000}').json()
+    held = node.request("POST", "/__headwater/groups/0/backup", JSON, b'{"hold_ms": 600000}').json()
     delete(node)
     assert erase(node)["backups_held"] == 1
     assert {path.partition("/")[0] for path in own_traces(node)} == {"held"}
-    assert node.request("DELETE", f"/__headwater/backup/{held['id']}").status == 204
+    assert node.request("DELETE", f"/__headwater/groups/0/backup/{held['id']}").status == 204
     assert erase(node)["backups_held"] == 0 and own_traces(node) == []
 
 

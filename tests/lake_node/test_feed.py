@@ -120,7 +120,7 @@ def test_a_flush_that_takes_one_stream_further_than_another_is_told_of(tmp_path:
         rows, answer = feed(node, f"from={lake}")
         assert [row["payload"] for row in rows] == [b"waits"]
         settled = number(answer, "headwater-settled-position")
-        files = node.request("GET", "/__headwater/lake/files").json()
+        files = node.request("GET", "/__headwater/groups/0/lake/files").json()
         assert files["lake_position"] == lake < settled == max(file["position_max"] for file in files["files"])
         read_whole(node)
 

@@ -10,7 +10,7 @@ from tests.lake_node.surface import QUIET, TEXT, append, flush, path_of
 from tests.support.node import Node
 
 GROUPS = "/__headwater/groups"
-CALLS = (f"{GROUPS}/0/feed", f"{GROUPS}/0/cut", GROUPS, f"{GROUPS}/0/losses", "/__headwater/lake/files")
+CALLS = (f"{GROUPS}/0/feed", f"{GROUPS}/0/cut", GROUPS, f"{GROUPS}/0/losses", f"{GROUPS}/0/lake/files")
 
 
 def state(node: Node) -> dict[str, Any]:
@@ -29,7 +29,8 @@ def codes(node: Node, expected: str) -> set[str | None]:
     start = state(node)["lake_position"]
     for call in CALLS:
         query = f"?from={start}" if call.endswith(("feed", "cut")) else ""
-        answer = node.request("GET", call + query, {"Headwater-Expected-Log": expected})
+        told = f"0:{expected}" if call == GROUPS else expected
+        answer = node.request("GET", call + query, {"Headwater-Expected-Log": told})
         assert answer.status in (200, 400, 409), answer
         found.add(None if answer.status == 200 else answer.json()["error"]["code"])
     return found
@@ -61,7 +62,7 @@ def test_a_restart_is_the_same_log_and_every_position_of_it_is_let_through(tmp_p
         assert whole["incarnations"] == found["incarnations"] and whole["log"] == found["log"]
         feed = node.request("GET", f"{GROUPS}/0/feed?from={found['lake_position']}")
         assert feed.header("headwater-log") == f"{found['log']}/{found['incarnations'][-1][0]}"
-        files = node.request("GET", "/__headwater/lake/files").json()
+        files = node.request("GET", "/__headwater/groups/0/lake/files").json()
         assert (files["log"], files["incarnation"]) == (found["log"], found["incarnations"][-1][0])
 
 
@@ -103,7 +104,7 @@ def test_a_node_that_keeps_nothing_is_another_log_after_each_start(tmp_path: Pat
     with Node.started(tmp_path, memory=True) as node:
         before = seen(node)
         node.restart()
-        answer = node.request("GET", GROUPS, {"Headwater-Expected-Log": before})
+        answer = node.request("GET", GROUPS, {"Headwater-Expected-Log": f"0:{before}"})
         assert answer.json()["error"]["code"] == "another_log"
 
 

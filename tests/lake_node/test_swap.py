@@ -82,7 +82,7 @@ def test_the_listing_tells_of_every_file_with_settled_records_and_how_far_they_r
 def test_a_file_that_another_took_out_of_the_table_is_put_back(node: Node, place: Path) -> None:
     before = listing(node)["files"]
     LakeTable(LocalStore(place)).commit([], [before[0]["path"]], 1)
-    answer = node.request("GET", "/__headwater/lake/files")
+    answer = node.request("GET", "/__headwater/groups/0/lake/files")
     assert answer.status == 503 and before[0]["path"] in answer.json()["error"]["message"], answer
     assert [file["path"] for file in listing(node)["files"]] == [file["path"] for file in before]
     assert_table_is_http(node, KEYS, place)
@@ -103,7 +103,7 @@ def test_streams_come_in_pages_by_incarnation(node: Node) -> None:
     listing(node)  # takes a checkpoint
     found, after, pages = [], "-1", 0
     while True:
-        answer = node.request("GET", f"/__headwater/lake/streams?after={after}&limit=2")
+        answer = node.request("GET", f"/__headwater/groups/0/lake/streams?after={after}&limit=2")
         assert answer.status == 200, answer
         found += pa.ipc.open_stream(answer.body).read_all().to_pylist()
         pages += 1
@@ -119,17 +119,17 @@ def test_streams_come_in_pages_by_incarnation(node: Node) -> None:
 
 
 SENSELESS: list[tuple[tuple, int]] = [
-    (("GET", "/__headwater/lake/streams?after=x"), 400),
-    (("GET", "/__headwater/lake/streams?limit=0"), 400),
-    (("GET", "/__headwater/lake/extents"), 405),
-    (("POST", "/__headwater/lake/files"), 405),
-    (("GET", "/__headwater/lake/files/more"), 404),
-    (("POST", "/__headwater/lake/extents", {}, b"{}"), 400),
-    (("POST", "/__headwater/lake/extents", {}, b'{"files": ["' + b'","'.join([b"x"] * 1_001) + b'"]}'), 400),
-    (("POST", "/__headwater/lake/swap", {}, b'{"remove": [], "add": []}'), 400),
-    (("POST", "/__headwater/lake/swap", {}, b'{"remove": ["x"], "add": ["x"]}'), 400),
-    (("POST", "/__headwater/lake/swap", {}, b'{"remove": "x"}'), 400),
-    (("POST", "/__headwater/lake/swap", {}, b"\xff"), 400),
+    (("GET", "/__headwater/groups/0/lake/streams?after=x"), 400),
+    (("GET", "/__headwater/groups/0/lake/streams?limit=0"), 400),
+    (("GET", "/__headwater/groups/0/lake/extents"), 405),
+    (("POST", "/__headwater/groups/0/lake/files"), 405),
+    (("GET", "/__headwater/groups/0/lake/files/more"), 404),
+    (("POST", "/__headwater/groups/0/lake/extents", {}, b"{}"), 400),
+    (("POST", "/__headwater/groups/0/lake/extents", {}, b'{"files": ["' + b'","'.join([b"x"] * 1_001) + b'"]}'), 400),
+    (("POST", "/__headwater/groups/0/lake/swap", {}, b'{"remove": [], "add": []}'), 400),
+    (("POST", "/__headwater/groups/0/lake/swap", {}, b'{"remove": ["x"], "add": ["x"]}'), 400),
+    (("POST", "/__headwater/groups/0/lake/swap", {}, b'{"remove": "x"}'), 400),
+    (("POST", "/__headwater/groups/0/lake/swap", {}, b"\xff"), 400),
     (("GET", "/__headwater/groups/0/losses?after=-1"), 400),
 ]
 

@@ -66,7 +66,7 @@ def test_purging_drops_log_files_that_the_lake_and_a_checkpoint_cover(tmp_path: 
 
 def test_one_node_owns_its_groups_and_hands_them_to_nobody_else(node: Node) -> None:
     address = f"127.0.0.1:{node.port}"
-    expected = {"group": 0, "owner": address, "nodes": [address]}
+    expected = {"group": 0, "owner": address, "worker": 0, "nodes": [address]}
     assert node.request("GET", f"{GROUP}/owner").json() == expected
     assert node.request("POST", f"{GROUP}/owner/{address}").json() == expected
     answer = node.request("POST", f"{GROUP}/owner/node-b")
@@ -88,6 +88,10 @@ def test_one_node_owns_its_groups_and_hands_them_to_nobody_else(node: Node) -> N
         ("POST", f"{GROUP}/owner/a/b", 404),
         ("POST", "/__headwater/groups/1/snapshot", 404),
         ("GET", "/__headwater/groups/1/owner", 404),
+        ("GET", "/__headwater/groups/00/owner", 404),
+        ("GET", "/__headwater/groups/x/owner", 404),
+        ("GET", "/__headwater/groups/0/ownership", 404),
+        ("GET", "/__headwater/groups/0", 404),
     ],
 )
 def test_other_methods_and_paths_are_refused(node: Node, method: str, path: str, status: int) -> None:

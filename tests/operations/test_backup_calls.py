@@ -16,7 +16,7 @@ from tests.extensions.surface import TEXT, Stream, make_bucket, make_stream, tok
 from tests.support.http import Response
 from tests.support.node import Node
 
-BACKUP = "/__headwater/backup"
+BACKUP = "/__headwater/groups/0/backup"
 _held: list[tuple[Node, dict[str, Any]]] = []
 
 

@@ -95,7 +95,7 @@ class Noting(NodeCalls):
 
     def json(self, method: str, path: str, body: object = None, *, repeat: bool | None = None) -> Any:
         answer = super().json(method, path, body, repeat=repeat)
-        if path == "/__headwater/backup":
+        if path == "/__headwater/groups/0/backup":
             self.told = list(self._life.told)
         return answer
 

@@ -115,11 +115,11 @@ def test_nothing_is_left_in_any_file_nor_in_a_later_backup(spark: SparkSession, 
 
 def test_a_backup_under_way_makes_it_incomplete(spark: SparkSession, node: Node) -> None:
     fill(node)
-    held = node.request("POST", "/__headwater/backup", JSON, b'{"hold_ms": 600000}').json()
+    held = node.request("POST", "/__headwater/groups/0/backup", JSON, b'{"hold_ms": 600000}').json()
     receipt = erase_stream(spark, node, delete=True)
     assert receipt["complete"] is False and receipt["backups_under_way"] == 1
     assert "Backups under way (1)" in receipt["statement"]
-    assert node.request("DELETE", f"/__headwater/backup/{held['id']}").status == 204
+    assert node.request("DELETE", f"/__headwater/groups/0/backup/{held['id']}").status == 204
     assert erase_stream(spark, node)["complete"] is True
 
 

@@ -69,12 +69,12 @@ def test_what_no_stream_goes_by_is_known_from_memory_and_from_the_catalog(node: 
 def test_the_call_refuses_what_it_cannot_answer(node: Node) -> None:
     wrong = (b"", b"{}", b'{"bucket": "a", "pattern": "b"}', b'{"streams": 1}', b'{"other": 1}', b'{"bucket": "\xff"}')
     for body in wrong:
-        assert node.request("POST", "/__headwater/matches", TEXT, body).status == 400, body
+        assert node.request("POST", "/__headwater/groups/0/matches", TEXT, body).status == 400, body
     many = json.dumps({"streams": ["a/b"] * 1_001}).encode()
-    assert node.request("POST", "/__headwater/matches", TEXT, many).status == 400
+    assert node.request("POST", "/__headwater/groups/0/matches", TEXT, many).status == 400
     deep = json.dumps({"pattern": "**/a/**/a/**/a/**/a/**"}).encode()
-    assert node.request("POST", "/__headwater/matches", TEXT, deep).status == 400
-    assert node.request("GET", "/__headwater/matches").status == 405
+    assert node.request("POST", "/__headwater/groups/0/matches", TEXT, deep).status == 400
+    assert node.request("GET", "/__headwater/groups/0/matches").status == 405
 
 
 def test_a_read_of_what_is_not_there_warns_or_is_refused(node: Node, caplog: pytest.LogCaptureFixture) -> None:

@@ -23,6 +23,9 @@ from headwater.engine.swap import Swapper
 from headwater.engine.upkeep import Upkeep
 from headwater.ports import Blobs, CatalogCopy, FileLog, Lake, Rng
 
+INCARNATIONS_TOLD = 8
+"""The newest ones: enough for whoever comes back to find where two copies of a log part."""
+
 
 class GroupOptions(msgspec.Struct, frozen=True):
     """Settings, as far as they concern one group: what is a limit of the node is this group's share."""
@@ -174,6 +177,8 @@ class OwnedGroup:
         group = self.group
         return {
             "group": self.number,
+            "log": group.lineage.log,
+            "incarnations": group.lineage.incarnations[-INCARNATIONS_TOLD:],
             "position": group.log.synced,
             "lake_position": group.lake_position(),
             "hot_bytes": group.loaded.hot_bytes,

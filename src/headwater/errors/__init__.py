@@ -70,6 +70,7 @@ TABLE: dict[type[Failure], Row] = {
     AlreadyClaimed: Row(409, "ALREADY_CLAIMED", "ERR_CONFLICT", True, True),
     NoPendingWork: Row(409, "NO_PENDING_WORK", "ERR_CONFLICT", True, True),
     BadAck: Row(409, "INVALID_OFFSET", "ERR_CONFLICT", False, True),
+    NoSuchGroup: Row(404, "no_such_group", "ERR_BAD_FORMAT", False, True),
     NoSuchNode: Row(404, "no_such_node", "ERR_BAD_FORMAT", False, True),
     AnotherLog: Row(409, "another_log", "ERR_CONFLICT", False, True),
     LogSetBack: Row(409, "log_set_back", "ERR_CONFLICT", False, True),

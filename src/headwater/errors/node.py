@@ -13,6 +13,7 @@ __all__ = [
     "LogSetBack",
     "LogUnavailable",
     "MemberUnavailable",
+    "NoSuchGroup",
     "NoSuchNode",
     "OutcomeUnknown",
     "Overloaded",
@@ -81,6 +82,18 @@ class InternalError(Failure):
 
     def details(self) -> dict[str, object]:
         return {"request_id": self.request_id}
+
+
+class NoSuchGroup(Failure):
+    """A call about a group that this node does not have."""
+
+    def __init__(self, group: int, groups_count: int) -> None:
+        self.group = group
+        self.groups_count = groups_count
+
+    def message(self) -> str:
+        has = "one group, 0" if self.groups_count == 1 else f"groups 0 to {self.groups_count - 1}"
+        return f"there is no group {self.group}: this node has {has}"
 
 
 class NoSuchNode(Failure):

@@ -55,8 +55,8 @@ class Routes:
         self._pages: dict[bytes, Page] = {}
         self._calls: list[tuple[bytes, Call]] = []
         self._keys: dict[bytes, str] = {}
-        self.expect: Callable[[bytes], None] = lambda expected: None
-        """Refuses a request that was meant for another log (see `pipeline`)."""
+        self.expect: Callable[[bytes, bytes], None] = lambda path, expected: None
+        """Refuses a request that was meant for another log (see `admin/groups`)."""
 
     def page(self, path: str, page: Page) -> None:
         """Serves a small page, such as /healthz, at a fixed path."""
@@ -82,7 +82,7 @@ class Routes:
             exchange.reply(exchange.responder.preflight(request.keep_alive))
             return
         if path.startswith(OWN) and (expected := request.headers.get(EXPECTED_LOG)) is not None:
-            self.expect(expected)
+            self.expect(path, expected)
         for prefix, call in self._calls:
             if path.startswith(prefix):
                 call(exchange, path[len(prefix) :], query)
@@ -112,13 +112,9 @@ class Routes:
             self._buckets.list(exchange, bucket, query)
             return
         key = names.bucketed_key(bucket, parts[1])
-        self._buckets.with_bucket(
-            exchange, bucket, lambda: self._below_stream(exchange, key, parts[2:], query, target)
-        )
+        self._buckets.with_bucket(exchange, bucket, lambda: self._below_stream(exchange, key, parts[2:], query, target))
 
-    def _below_stream(
-        self, exchange: Exchange, key: str, rest: list[str], query: bytes, target: bytes | None
-    ) -> None:
+    def _below_stream(self, exchange: Exchange, key: str, rest: list[str], query: bytes, target: bytes | None) -> None:
         match rest:
             case []:
                 self._stream(exchange, key, query, target)

@@ -110,14 +110,14 @@ def backup(
 def held(node: Node, hold_ms: int) -> Iterator[dict[str, Any]]:
     """A hold on the node, renewed while the block runs. Raises JobRefused, NodeError."""
     try:
-        facts = node.json("POST", "/__headwater/backup", {"hold_ms": hold_ms}, repeat=False)
+        facts = node.json("POST", "/__headwater/groups/0/backup", {"hold_ms": hold_ms}, repeat=False)
     except NodeRefused as refused:
         if refused.status in (400, 404):
             why = str(refused).rpartition(": ")[2]
             raise JobRefused(f"the node at {node.url} makes no backup: {why}", "name a node with --data") from None
         raise
     over = threading.Event()
-    path = f"/__headwater/backup/{facts['id']}"
+    path = f"/__headwater/groups/0/backup/{facts['id']}"
 
     def renew() -> None:
         while not over.wait(hold_ms / 4_000):
@@ -140,7 +140,7 @@ def held(node: Node, hold_ms: int) -> Iterator[dict[str, Any]]:
 def _part(node: Node, facts: dict[str, Any], rest: str) -> bytes:
     """Something of what is held. Raises JobRefused when it is not any more: gc may have taken what was left to copy."""
     try:
-        return node.call("GET", f"/__headwater/backup/{facts['id']}{rest}").body
+        return node.call("GET", f"/__headwater/groups/0/backup/{facts['id']}{rest}").body
     except NodeRefused as refused:
         if refused.status != 404:
             raise

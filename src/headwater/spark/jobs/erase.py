@@ -151,14 +151,10 @@ def erase_stream(
         held = holdings(spark, node, place, every, every, bucket, name, progress)
         others = [one for other in names[1:] for one in holdings(spark, node, place, every, every, *other, progress)]
         dead = {one.path for one in (*held, *others) if one.rows > one.live_rows}
-        found = ([file for file in listing.files if file.path in dead] for listing in by_group)
-        some = (
-            (listing, _some(files_dead, files.SWAP_BYTES_MAX))
-            for listing, files_dead in zip(by_group, found, strict=True)
-        )
-        listing, chosen = next(((listing, chosen) for listing, chosen in some if chosen), (None, []))
+        listing = next((one for one in by_group if any(file.path in dead for file in one.files)), None)
         if listing is None:
             break
+        chosen = _some([file for file in listing.files if file.path in dead], files.SWAP_BYTES_MAX)
         try:
             swaps.append(files.rewrite(spark, node, listing, chosen, target_bytes, progress))
             paths = {file.path for file in chosen}
@@ -177,10 +173,9 @@ def erase_stream(
     store = place.store()
     objects = sorted({one.path for one in (*waiting, *others)})
     if not kept_rows:
-        # An incarnation's number says in which group it is (see `lake.names`).
-        objects += [
-            key for number in sorted(incarnations) for key in snapshots_of(store, number % len(by_group), number)
-        ]
+        for number in sorted(incarnations):
+            # An incarnation's number says in which group it is.
+            objects += snapshots_of(store, number % len(by_group), number)
     # Last: from here on nobody writes of it any more, and the table has left its files behind.
     cleared = node.erase(stream)
     erased_ms = time.time_ns() // 1_000_000

@@ -93,9 +93,7 @@ def _look(spark: SparkSession, node: Node, look: Look, progress: Progress) -> _S
                 streams.agg(
                     F.count("*").alias("streams"),
                     *(
-                        F.max(F.when(F.col("incarnation") % groups_count == group, F.col("incarnation"))).alias(
-                            f"sid_max_{group}"
-                        )
+                        F.max(F.when(sid % groups_count == group, sid)).alias(f"sid_max_{group}")
                         for group in range(groups_count)
                     ),
                     F.count("forked_from").alias("forks"),

@@ -1,6 +1,6 @@
 """What an operator asks of a node: its settings, a checkpoint now, a shorter log, and who owns a group.
 
-Owns `/__headwater/config` and `/__headwater/groups/0/snapshot`, `/purge` and `/owner`. Never changes a setting, and
+Owns `/__headwater/config` and `/__headwater/groups/{g}/snapshot`, `/purge` and `/owner`. Never changes a setting, and
 never moves a group: one node owns all of them.
 """
 
@@ -12,61 +12,60 @@ from collections.abc import Callable
 from headwater import config
 from headwater.config import Settings
 from headwater.doors.http import headers as parse
+from headwater.doors.http.admin.groups import GroupCalls
 from headwater.doors.http.exchange import Exchange
-from headwater.doors.http.routes import Routes
 from headwater.engine.checkpoint import checkpoint
+from headwater.engine.engine import Engine
 from headwater.engine.group import Group
+from headwater.engine.owned_group import OwnedGroup
 from headwater.errors import LogUnavailable, MethodNotAllowed, NoSuchNode, NoSuchRoute, Overloaded
 
 REDACTED = "[redacted]"
 _CREDENTIALS = re.compile(r"(?<=://)[^/@]*(?=@)")
 """User and password in a URL."""
-_GROUP = "/__headwater/groups/0"
 
 
 class Administration:
-    def __init__(self, group: Group, settings: Settings, address: Callable[[], str]) -> None:
-        self._group = group
+    def __init__(self, engine: Engine, settings: Settings, address: Callable[[], str]) -> None:
+        self._questions = engine.questions
         self._settings = settings
         self._address = address
         """Where this node is reached: the name it has as an owner."""
 
-    def register(self, routes: Routes) -> None:
-        routes.call("/__headwater/config", self.config)
-        routes.call(f"{_GROUP}/snapshot", self.snapshot)
-        routes.call(f"{_GROUP}/purge", self.purge)
-        routes.call(f"{_GROUP}/owner", self.owner)
+    def register(self, groups: GroupCalls) -> None:
+        groups.call("snapshot", self.snapshot)
+        groups.call("purge", self.purge)
+        groups.call("owner", self.owner)
 
     def config(self, exchange: Exchange, rest: bytes, query: bytes) -> None:
         """`GET /__headwater/config`: every setting in force, sizes in bytes."""
         exchange.only(b"GET", rest)
         exchange.json(200, {"settings": in_force(self._settings)})
 
-    def snapshot(self, exchange: Exchange, rest: bytes, query: bytes) -> None:
+    def snapshot(self, exchange: Exchange, owned: OwnedGroup, rest: bytes, query: bytes) -> None:
         """`POST .../snapshot`: the catalog catches up with the log."""
         exchange.only(b"POST", rest)
-        exchange.run(self._snapshot(exchange))
+        exchange.run(self._snapshot(exchange, owned.group))
 
-    async def _snapshot(self, exchange: Exchange) -> None:
-        rows_count = await self._checkpoint()
-        exchange.json(200, {"group": 0, "position": self._group.catalog.position, "rows": rows_count})
+    async def _snapshot(self, exchange: Exchange, group: Group) -> None:
+        rows_count = await self._checkpoint(group)
+        exchange.json(200, {"group": group.number, "position": group.catalog.position, "rows": rows_count})
 
-    def purge(self, exchange: Exchange, rest: bytes, query: bytes) -> None:
+    def purge(self, exchange: Exchange, owned: OwnedGroup, rest: bytes, query: bytes) -> None:
         """`POST .../purge`: log files that a checkpoint covers go."""
         exchange.only(b"POST", rest)
-        exchange.run(self._purge(exchange))
+        exchange.run(self._purge(exchange, owned.group))
 
-    async def _purge(self, exchange: Exchange) -> None:
-        group = self._group
+    async def _purge(self, exchange: Exchange, group: Group) -> None:
         head = group.log.head
-        await self._checkpoint()
+        await self._checkpoint(group)
         # A checkpoint that finds nothing to write trims nothing either; what was held before may be free by now.
         group.log.trim(group.catalog.log_floor)
         position = group.catalog.position
-        exchange.json(200, {"group": 0, "position": position, "log_head": group.log.head, "log_head_before": head})
+        facts = {"position": position, "log_head": group.log.head, "log_head_before": head}
+        exchange.json(200, {"group": group.number, **facts})
 
-    async def _checkpoint(self) -> int:
-        group = self._group
+    async def _checkpoint(self, group: Group) -> int:
         if group.log.failure is not None:
             raise LogUnavailable(group.log.failure.reason)
         try:
@@ -75,7 +74,7 @@ class Administration:
             # As in the upkeep: the log still holds everything, and the next one tries again.
             raise Overloaded(f"the checkpoint failed ({error})") from error
 
-    def owner(self, exchange: Exchange, rest: bytes, query: bytes) -> None:
+    def owner(self, exchange: Exchange, owned: OwnedGroup, rest: bytes, query: bytes) -> None:
         """`GET .../owner` tells the owner; `POST .../owner/{node}` hands the group to a node."""
         method = exchange.request.method
         address = self._address()
@@ -90,7 +89,8 @@ class Administration:
                 raise MethodNotAllowed("POST, OPTIONS")
             if node[1:] != address:
                 raise NoSuchNode(address)
-        exchange.json(200, {"group": 0, "owner": address, "nodes": [address]})
+        worker = self._questions.owner(owned.number)
+        exchange.json(200, {"group": owned.number, "owner": address, "worker": worker, "nodes": [address]})
 
 
 def in_force(settings: Settings) -> dict[str, config.Value]:

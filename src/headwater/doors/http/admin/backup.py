@@ -1,13 +1,13 @@
-"""Backups over HTTP: a hold on one consistent cut of the node, and the two files that tell of it.
+"""Backups over HTTP: a hold on one consistent cut of a group, and the two files that tell of it.
 
-Owns `/__headwater/backup` and what is below it. Never sends records or snapshots themselves: those are objects of the
-lake, and whoever makes a backup copies them from there while the hold lasts.
+Owns `/__headwater/groups/{g}/backup` and what is below it. Never sends records or snapshots themselves: those are
+objects of the lake, and whoever makes a backup copies them from there while the hold lasts.
 
-    POST   /__headwater/backup                   {"hold_ms": 3600000} -> id, position, sizes, names of objects
-    GET    /__headwater/backup/{id}              the same without the names; like every GET it renews the hold
-    GET    /__headwater/backup/{id}/catalog?from=0&size=16777216       bytes of the catalog's copy
-    GET    /__headwater/backup/{id}/log?from=0&size=16777216           bytes of the log after it
-    DELETE /__headwater/backup/{id}              ends the hold
+    POST   .../backup                   {"hold_ms": 3600000} -> id, position, sizes, names of objects
+    GET    .../backup/{id}              the same without the names; like every GET it renews the hold
+    GET    .../backup/{id}/catalog?from=0&size=16777216       bytes of the catalog's copy
+    GET    .../backup/{id}/log?from=0&size=16777216           bytes of the log after it
+    DELETE .../backup/{id}              ends the hold
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import msgspec
 from headwater.doors.http import headers as parse
 from headwater.doors.http.exchange import Exchange
 from headwater.engine.backup import Backups, Hold
+from headwater.engine.owned_group import OwnedGroup
 from headwater.errors import BadBody, BadQuery, MethodNotAllowed, NoSuchRoute
 from headwater.model import json_mode
 
@@ -39,13 +40,14 @@ _decode = msgspec.json.Decoder(Wish).decode
 
 
 class BackupDoor:
-    def __init__(self, backups: Backups | None, lake: dict[str, str | None]) -> None:
-        self._backups = backups
+    def __init__(self, groups_count: int, lake: dict[str, str | None]) -> None:
+        self._groups_count = groups_count
         self._lake = lake
         """Where the lake's objects are: url, endpoint, region."""
 
-    def handle(self, exchange: Exchange, rest: bytes, query: bytes) -> None:
-        if self._backups is None:
+    def handle(self, exchange: Exchange, owned: OwnedGroup, rest: bytes, query: bytes) -> None:
+        backups = owned.backups
+        if backups is None:
             raise BadQuery("backup", "this node keeps nothing that could be backed up")
         method = exchange.request.method
         if rest and not rest.startswith(b"/"):
@@ -53,34 +55,28 @@ class BackupDoor:
         parts = [] if rest in (b"", b"/") else parse.path_text(rest[1:]).split("/")
         if not parts:
             _only(method, _POST)
-            exchange.run(self._take(exchange, self._backups, _wish(exchange.request.body)))
+            exchange.run(self._take(exchange, owned.number, backups, _wish(exchange.request.body)))
         elif len(parts) == 1:
             _only(method, _GET_DELETE)
             if method == b"DELETE":
-                exchange.run(self._drop(exchange, self._backups, parts[0]))
+                exchange.run(self._drop(exchange, backups, parts[0]))
             else:
-                exchange.json(200, self._facts(self._held(parts[0])))
+                exchange.json(200, self._facts(owned.number, _held(backups, parts[0])))
         elif len(parts) == 2 and parts[1] in ("catalog", "log"):
             _only(method, _GET)
             wanted = parse.query(query, ("from", "size"))
             start = parse.whole(wanted, "from", 0, _FAR)
             size = min(parse.whole(wanted, "size", PART_BYTES_DEFAULT, _FAR), PART_BYTES_MAX)
-            hold = self._held(parts[0])
+            hold = _held(backups, parts[0])
             exchange.run(self._part(exchange, hold.catalog if parts[1] == "catalog" else hold.log, start, size))
         else:
             raise NoSuchRoute
 
-    def _held(self, name: str) -> Hold:
-        hold = None if self._backups is None else self._backups.find(name)
-        if hold is None:
-            raise NoSuchRoute
-        return hold
-
-    def _facts(self, hold: Hold) -> dict[str, object]:
+    def _facts(self, group: int, hold: Hold) -> dict[str, object]:
         return {
             "id": hold.id,
-            "group": 0,
-            "groups": 1,
+            "group": group,
+            "groups": self._groups_count,
             "position": hold.position,
             "hold_ms": hold.hold_ms,
             "catalog_bytes": hold.catalog_bytes,
@@ -89,9 +85,9 @@ class BackupDoor:
             "lake": self._lake,
         }
 
-    async def _take(self, exchange: Exchange, backups: Backups, wish: Wish) -> None:
+    async def _take(self, exchange: Exchange, group: int, backups: Backups, wish: Wish) -> None:
         hold = await backups.take(wish.hold_ms)
-        exchange.json(200, {**self._facts(hold), "files": hold.files, "blobs": hold.blobs})
+        exchange.json(200, {**self._facts(group, hold), "files": hold.files, "blobs": hold.blobs})
 
     async def _drop(self, exchange: Exchange, backups: Backups, name: str) -> None:
         if not await backups.drop(name):
@@ -105,6 +101,13 @@ class BackupDoor:
             raise NoSuchRoute from None  # the hold ended meanwhile
         headers = [("Content-Type", "application/octet-stream"), ("Cache-Control", "no-store")]
         exchange.reply(exchange.responder.full(200, headers, body, exchange.request.keep_alive))
+
+
+def _held(backups: Backups, name: str) -> Hold:
+    hold = backups.find(name)
+    if hold is None:
+        raise NoSuchRoute
+    return hold
 
 
 def _wish(body: bytes) -> Wish:

@@ -1,8 +1,8 @@
 """What the data pipeline asks about the lake's files and what streams let go of, and the swap of files for others.
 
-Owns `/__headwater/lake/files`, `/extents`, `/streams`, `/swap` and `/__headwater/groups/0/losses`. Never reads records,
-and never works on the event loop: catalog, table and Arrow are for two threads of its own, so that flushes and
-checkpoints wait for none of it.
+Owns `lake/files`, `lake/extents`, `lake/streams`, `lake/swap` and `losses` below `/__headwater/groups/{g}/`. Never
+reads records, and never works on the event loop: catalog, table and Arrow are for two threads of its own, so that
+flushes and checkpoints wait for none of it.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from headwater.doors.http import headers as parse
+from headwater.doors.http.admin.groups import GroupCalls
 from headwater.doors.http.admin.pipeline import ARROW
 from headwater.doors.http.exchange import Exchange
-from headwater.doors.http.routes import Routes
 from headwater.engine.checkpoint import checkpoint
-from headwater.engine.flush import Flusher
 from headwater.engine.group import Group
 from headwater.engine.loaded_stream import LoadedStream
-from headwater.engine.swap import Swapper
+from headwater.engine.owned_group import OwnedGroup
 from headwater.errors import BadBody, BadQuery, LogUnavailable, Overloaded
 from headwater.model import json_mode, offsets
 from headwater.model.extents import Extent
@@ -35,7 +34,7 @@ THREADS = 2
 WAITING_MAX = 16
 """Calls at work or waiting for a thread; more are answered 503."""
 SWAPS_WAITING_MAX = 8
-"""At work or waiting: one is done at a time. More are answered 503."""
+"""Of a group, at work or waiting: one is done at a time. More are answered 503."""
 FILES_MAX = 1_000
 EXTENTS_MAX = 2_000_000
 """Of one answer: about 60 MB."""
@@ -92,19 +91,10 @@ class Book(Protocol):
 class LakeCalls:
     def __init__(
         self,
-        group: Group,
-        flusher: Flusher,
-        swapper: Swapper,
-        book: Callable[[], Book],
         table: Callable[[], dict[str, Any]],
         place: dict[str, str | None],
         unused_ms_max: int,
     ) -> None:
-        self._group = group
-        self._flusher = flusher
-        self._swapper = swapper
-        self._book = book
-        """Opens the catalog for reading. Called in a thread."""
         self._table = table
         """The table's files (see `lake.layout.FileInfo`). Called in a thread."""
         self._place = place
@@ -112,47 +102,49 @@ class LakeCalls:
         """How long an object that nothing refers to may still be there, while the node runs."""
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="lake-call")
         self._waiting = 0
-        self._swaps_waiting = 0
+        self._swaps_waiting: dict[int, int] = {}
 
-    def register(self, routes: Routes) -> None:
-        routes.call("/__headwater/lake/files", self._files)
-        routes.call("/__headwater/lake/extents", self._extents)
-        routes.call("/__headwater/lake/streams", self._streams)
-        routes.call("/__headwater/lake/swap", self._swap)
-        routes.call("/__headwater/groups/0/losses", self._losses)
+    def register(self, groups: GroupCalls) -> None:
+        groups.call("lake/files", self._files)
+        groups.call("lake/extents", self._extents)
+        groups.call("lake/streams", self._streams)
+        groups.call("lake/swap", self._swap)
+        groups.call("losses", self._losses)
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     # ---- files --------------------------------------------------------------------------------------------------
 
-    def _files(self, exchange: Exchange, rest: bytes, query: bytes) -> None:
+    def _files(self, exchange: Exchange, owned: OwnedGroup, rest: bytes, query: bytes) -> None:
         """`GET …/files`: takes a checkpoint, then tells of every file that holds settled records."""
         exchange.only(b"GET", rest)
-        exchange.run(self._answer_files(exchange))
+        exchange.run(self._answer_files(exchange, owned))
 
-    async def _answer_files(self, exchange: Exchange) -> None:
-        await self._flusher.follow()
-        async with self._flusher.relocating:  # between catalog and table of a swap they say different things
+    async def _answer_files(self, exchange: Exchange, owned: OwnedGroup) -> None:
+        flusher = _kept(owned.flusher)
+        await flusher.follow()
+        async with flusher.relocating:  # between catalog and table of a swap they say different things
             # Before the checkpoint: what is settled by now is in the catalog after it.
-            position = self._group.lake_position()
-            await self._checkpoint()
-            exchange.reply(await self._thread(lambda: self._list(exchange, position)))
+            position = owned.group.lake_position()
+            await _checkpoint(owned.group)
+            exchange.reply(await self._thread(lambda: self._list(exchange, owned, position)))
 
-    def _list(self, exchange: Exchange, position: int) -> bytes:
+    def _list(self, exchange: Exchange, owned: OwnedGroup, position: int) -> bytes:
         from headwater.lake.listing import list_files
 
-        with closing(self._book()) as book:
+        with closing(_book(owned)) as book:
             live = book.live_rows()
+        group = owned.group
         try:
             files = list_files(self._table() if live else {}, live)
         except KeyError as missing:
-            self._group.catalog.table_behind = True  # whoever took it out: the next call finds it back
+            group.catalog.table_behind = True  # whoever took it out: the next call finds it back
             raise Overloaded(f"the table does not hold {missing}; headwater lake verify tells more") from None
         facts = {
-            "group": 0,
-            "log": self._group.lineage.log,
-            "incarnation": self._group.lineage.newest.id,
+            "group": group.number,
+            "log": group.lineage.log,
+            "incarnation": group.lineage.newest.id,
             "lake_position": position,
             "lake": self._place,
             "unused_ms_max": self._unused_ms_max,
@@ -160,17 +152,9 @@ class LakeCalls:
         }
         return exchange.responder.json(200, facts, exchange.request.keep_alive)
 
-    async def _checkpoint(self) -> None:
-        if self._group.log.failure is not None:
-            raise LogUnavailable(self._group.log.failure.reason)
-        try:
-            await checkpoint(self._group)
-        except Exception as error:
-            raise Overloaded(f"the checkpoint failed ({error})") from error
-
     # ---- extents and streams ------------------------------------------------------------------------------------
 
-    def _extents(self, exchange: Exchange, rest: bytes, query: bytes) -> None:
+    def _extents(self, exchange: Exchange, owned: OwnedGroup, rest: bytes, query: bytes) -> None:
         """`POST …/extents`: which rows of the named files are live, as Arrow IPC."""
         exchange.only(b"POST", rest)
         try:
@@ -180,13 +164,13 @@ class LakeCalls:
             raise BadBody(f'expected {{"files": […]}} ({why})') from None
         if len(files) > FILES_MAX:
             raise BadBody(f"at most {FILES_MAX} files in one request")
-        exchange.run(self._answer_extents(exchange, sorted(set(files))))
+        exchange.run(self._answer_extents(exchange, owned, sorted(set(files))))
 
-    async def _answer_extents(self, exchange: Exchange, files: list[str]) -> None:
+    async def _answer_extents(self, exchange: Exchange, owned: OwnedGroup, files: list[str]) -> None:
         def tell() -> bytes:
             from headwater.lake.listing import encode_extents
 
-            with closing(self._book()) as book:
+            with closing(_book(owned)) as book:
                 count = book.extents_count(files)
                 if count > EXTENTS_MAX:
                     why = f"these files have {count} extents, more than {EXTENTS_MAX} in one answer; name fewer"
@@ -196,7 +180,7 @@ class LakeCalls:
 
         exchange.reply(await self._thread(tell))
 
-    def _streams(self, exchange: Exchange, rest: bytes, query: bytes) -> None:
+    def _streams(self, exchange: Exchange, owned: OwnedGroup, rest: bytes, query: bytes) -> None:
         """`GET …/streams?after=SID&limit=N`: every stream in pages, as Arrow IPC."""
         exchange.only(b"GET", rest)
         wanted = parse.query(query, ("after", "limit"))
@@ -204,13 +188,13 @@ class LakeCalls:
         limit = min(parse.whole(wanted, "limit", STREAMS_DEFAULT, SID_MAX), STREAMS_MAX)
         if not limit:
             raise BadQuery("limit", "expected at least 1")
-        exchange.run(self._answer_streams(exchange, after, limit))
+        exchange.run(self._answer_streams(exchange, owned, after, limit))
 
-    async def _answer_streams(self, exchange: Exchange, after: int, limit: int) -> None:
+    async def _answer_streams(self, exchange: Exchange, owned: OwnedGroup, after: int, limit: int) -> None:
         def tell() -> bytes:
             from headwater.lake.listing import encode_streams
 
-            with closing(self._book()) as book:
+            with closing(_book(owned)) as book:
                 rows = book.streams_after(after, limit)
             more = [("Headwater-Next", str(rows[-1].sid))] if len(rows) == limit else []
             return _arrow(exchange, encode_streams(rows), more)
@@ -219,7 +203,7 @@ class LakeCalls:
 
     # ---- losses -------------------------------------------------------------------------------------------------
 
-    def _losses(self, exchange: Exchange, rest: bytes, query: bytes) -> None:
+    def _losses(self, exchange: Exchange, owned: OwnedGroup, rest: bytes, query: bytes) -> None:
         """`GET …/losses?after=P&limit=N`: streams that let go of records after a position, by trim or retention."""
         exchange.only(b"GET", rest)
         wanted = parse.query(query, ("after", "limit"))
@@ -227,12 +211,12 @@ class LakeCalls:
         limit = min(parse.whole(wanted, "limit", LOSSES_DEFAULT, SID_MAX), LOSSES_MAX)
         if not limit:
             raise BadQuery("limit", "expected at least 1")
-        exchange.run(self._answer_losses(exchange, after, limit))
+        exchange.run(self._answer_losses(exchange, owned, after, limit))
 
-    async def _answer_losses(self, exchange: Exchange, after: int, limit: int) -> None:
+    async def _answer_losses(self, exchange: Exchange, owned: OwnedGroup, after: int, limit: int) -> None:
         # Memory before the catalog: what a checkpoint moves from one to the other is seen in at least one of them.
         fresh: dict[int, Loss] = {}
-        loaded = self._group.loaded
+        loaded = owned.group.loaded
         removed = set(loaded.removed)
         streams = [*loaded.losing.values(), *loaded.lost.values()]
         for at in range(0, len(streams), LOSSES_SLICE):
@@ -242,7 +226,7 @@ class LakeCalls:
             await asyncio.sleep(0)
 
         def tell() -> bytes:
-            with closing(self._book()) as book:
+            with closing(_book(owned)) as book:
                 # As many more as memory may know better.
                 rows = book.losses(after, limit + 1 + len(fresh) + len(removed))
             found = {row.sid: Loss.of(row) for row in rows if row.sid not in removed} | fresh
@@ -254,7 +238,7 @@ class LakeCalls:
 
     # ---- swaps --------------------------------------------------------------------------------------------------
 
-    def _swap(self, exchange: Exchange, rest: bytes, query: bytes) -> None:
+    def _swap(self, exchange: Exchange, owned: OwnedGroup, rest: bytes, query: bytes) -> None:
         """`POST …/swap`: files with the same live rows take the place of others."""
         exchange.only(b"POST", rest)
         try:
@@ -268,16 +252,17 @@ class LakeCalls:
             raise BadBody(f"at most {FILES_MAX} files of each kind in one swap")
         if len({*asked.remove, *asked.add}) != len(asked.remove) + len(asked.add):
             raise BadBody("a file is named twice")
-        exchange.run(self._answer_swap(exchange, asked))
+        exchange.run(self._answer_swap(exchange, owned, asked))
 
-    async def _answer_swap(self, exchange: Exchange, asked: Swap) -> None:
-        if self._swaps_waiting >= SWAPS_WAITING_MAX:
+    async def _answer_swap(self, exchange: Exchange, owned: OwnedGroup, asked: Swap) -> None:
+        waiting = self._swaps_waiting
+        if waiting.get(owned.number, 0) >= SWAPS_WAITING_MAX:
             raise Overloaded("too many swaps wait")
-        self._swaps_waiting += 1
+        waiting[owned.number] = waiting.get(owned.number, 0) + 1
         try:
-            exchange.json(200, await self._swapper.swap(asked.remove, asked.add))
+            exchange.json(200, await _kept(owned.swapper).swap(asked.remove, asked.add))
         finally:
-            self._swaps_waiting -= 1
+            waiting[owned.number] -= 1
 
     async def _thread(self, work: Callable[[], T]) -> T:
         if self._waiting >= WAITING_MAX:
@@ -287,6 +272,27 @@ class LakeCalls:
             return await asyncio.get_running_loop().run_in_executor(self._pool, work)
         finally:
             self._waiting -= 1
+
+
+def _kept(part: T | None) -> T:
+    if part is None:
+        raise BadQuery("lake", "this node has no lake")
+    return part
+
+
+def _book(owned: OwnedGroup) -> Book:
+    """The catalog, opened for reading. Called in a thread."""
+    book: Book = _kept(owned.files).open_to_read()
+    return book
+
+
+async def _checkpoint(group: Group) -> None:
+    if group.log.failure is not None:
+        raise LogUnavailable(group.log.failure.reason)
+    try:
+        await checkpoint(group)
+    except Exception as error:
+        raise Overloaded(f"the checkpoint failed ({error})") from error
 
 
 def _in_order(book: Book, files: list[str]) -> Iterator[list[Extent]]:

@@ -1,4 +1,4 @@
-"""How much was read: `GET /__headwater/usage`, a line for each bucket and day.
+"""How much was read: `GET /__headwater/usage`, and `/__headwater/groups/{g}/usage`, a line for each bucket and day.
 
 Owns its pages. Never counts anything itself: the answer is what the last checkpoint wrote, a few seconds old.
 
@@ -15,18 +15,22 @@ from datetime import date, timedelta
 
 from headwater.doors.http import headers as parse
 from headwater.doors.http.exchange import Exchange
+from headwater.engine.engine import Engine
+from headwater.engine.owned_group import OwnedGroup
 from headwater.errors import BadQuery
-from headwater.ports import Catalog
 
 LINES_MAX = 1_000
 _EPOCH = date(1970, 1, 1)
 
 
 class Usage:
-    def __init__(self, catalog: Catalog) -> None:
-        self._catalog = catalog
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
 
     def handle(self, exchange: Exchange, rest: bytes, query: bytes) -> None:
+        self.of_group(exchange, self._engine.owned[0], rest, query)
+
+    def of_group(self, exchange: Exchange, owned: OwnedGroup, rest: bytes, query: bytes) -> None:
         exchange.only(b"GET", rest)
         wanted = parse.query(query, ("after", "limit"))
         limit = parse.whole(wanted, "limit", LINES_MAX, 1 << 40)
@@ -34,7 +38,7 @@ class Usage:
             raise BadQuery("limit", "expected at least 1")
         limit = min(limit, LINES_MAX)
         day, bucket = _place(wanted.get("after"))
-        found = self._catalog.reads(day, bucket, limit)
+        found = owned.group.catalog.reads(day, bucket, limit)
         lines = [
             {"day": _shown(count.day), "bucket": count.bucket, "reads": count.reads, "bytes": count.bytes}
             for count in found
