@@ -99,8 +99,10 @@ def contents(data: Data = None, config_file: ConfigFile = None, as_json: AsJson 
         if as_json:
             typer.echo(json.dumps(msgspec.to_builtins(found)))
             return
-        facts = msgspec.to_builtins(found) | {"files": len(found.files), "blobs": len(found.blobs)}
-        _show(("", ""), [(name, _cell(name, value)) for name, value in facts.items()])
+        for group in found.groups:
+            facts = msgspec.to_builtins(group)
+            _show(("", ""), [(name, _cell(name, value)) for name, value in facts.items()])
+        _show(("", ""), [("files", str(len(found.files))), ("blobs", str(len(found.blobs)))])
 
 
 @app.command()

@@ -9,11 +9,13 @@ import msgspec
 from xxhash import xxh3_128
 
 from headwater.cli.stopped_node import opened
+from headwater.data_directory import DataDirectory
 from headwater.model.names import bucket_of, stream_of
 from headwater.model.row import StreamRow
 
 
-class Contents(msgspec.Struct, frozen=True):
+class GroupContents(msgspec.Struct, frozen=True):
+    group: int
     position: int
     streams: int
     records: int
@@ -21,6 +23,10 @@ class Contents(msgspec.Struct, frozen=True):
     bytes: int
     digest: str
     """xxh3-128 of what `_facts` says of every stream, by incarnation."""
+
+
+class Contents(msgspec.Struct, frozen=True):
+    groups: list[GroupContents]
     files: list[str]
     """Files of the lake with records that streams hold."""
     blobs: list[str]
@@ -31,11 +37,18 @@ _pack = msgspec.msgpack.Encoder().encode
 
 
 def count(data: Path, log_file_bytes: int) -> Contents:
-    """What a node would come up with on this directory. Raises what `stopped.opened` raises."""
+    """What a node would come up with on this directory. Raises what `stopped_node.opened` and DataDirectory raise."""
+    files: set[str] = set()
+    blobs: set[str] = set()
+    numbers = range(DataDirectory(data).groups() or 1)
+    groups = [_count(data, log_file_bytes, number, files, blobs) for number in numbers]
+    return Contents(groups, sorted(files), sorted(blobs))
+
+
+def _count(data: Path, log_file_bytes: int, group: int, files: set[str], blobs: set[str]) -> GroupContents:
     digest = xxh3_128()
     streams = records = size = 0
-    blobs: set[str] = set()
-    with opened(data, log_file_bytes) as stopped:
+    with opened(data, log_file_bytes, group) as stopped:
         for row in stopped.streams():
             digest.update(_pack(_facts(row)))
             streams += 1
@@ -43,8 +56,8 @@ def count(data: Path, log_file_bytes: int) -> Contents:
             size += row.tail - row.earliest
             if row.snapshot is not None:
                 blobs.add(row.snapshot.blob)
-        files = {extent.file for extent in stopped.extents()}
-        return Contents(stopped.position, streams, records, size, digest.hexdigest(), sorted(files), sorted(blobs))
+        files |= {extent.file for extent in stopped.extents()}
+        return GroupContents(group, stopped.position, streams, records, size, digest.hexdigest())
 
 
 def _facts(row: StreamRow) -> tuple[object, ...]:

@@ -2,11 +2,13 @@
 
 Owns the layout and the manifest. Never says that a backup is there before all of it is: its manifest is written last.
 
-    objects/data/0/<...>.parquet                objects of the lake under their own names; they never change
+    objects/data/<group>/<...>.parquet          objects of the lake under their own names; they never change
     objects/snapshots/<...>
-    backups/<id>/catalog.db.000000, ...         the catalog, and the log after it, in parts
-    backups/<id>/wal/0/<position>.wal.000000
+    backups/<id>/catalog/<group>.db.000000, ... each group's catalog, and the log after it, in parts
+    backups/<id>/wal/<group>/<position>.wal.000000
     backups/<id>/manifest.json                  {"digest": xxh3-128 of the rest, "manifest": {...}}
+
+Format 1 had one group, and its catalog in `catalog.db`.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from xxhash import xxh3_128_hexdigest
 from headwater.lake.store import ObjectMissing, ObjectStore
 from headwater.spark.job_runs import JobRefused
 
-FORMAT = 1
+FORMAT, OLD_FORMAT = 2, 1
 OBJECTS, BACKUPS, MANIFEST = "objects", "backups", "manifest.json"
 _ID = re.compile(r"\d{8}T\d{6}(\.\d{3})?Z-[0-9a-f]{8}")
 """The moment it began, to the millisecond: the newest is the last by name. Older ones have whole seconds."""
@@ -43,7 +45,7 @@ class Document(msgspec.Struct, frozen=True):
 
 
 class Contents(msgspec.Struct, frozen=True):
-    """What a node holds, counted and hashed (see `headwater lake contents`)."""
+    """What a group holds, counted and hashed (see `headwater lake contents`)."""
 
     position: int
     streams: int
@@ -59,17 +61,40 @@ class Manifest(msgspec.Struct, frozen=True):
     made_ms: int
     version: str
     """Of the software that made it."""
-    groups: int
-    contents: Contents
+    contents: list[Contents]
+    """By group: each has a cut of its own."""
     table: list[str]
     """Files of the lake that hold a record: the rest of them only waits for gc."""
     documents: list[Document]
     objects: list[Item]
 
     @property
+    def groups(self) -> int:
+        return len(self.contents)
+
+    @property
+    def totals(self) -> dict[str, object]:
+        """What a summary says of what it holds."""
+        return {
+            "positions": {str(group): one.position for group, one in enumerate(self.contents)},
+            "streams": sum(one.streams for one in self.contents),
+            "records": sum(one.records for one in self.contents),
+        }
+
+    @property
     def size_bytes(self) -> int:
         parts = sum(part.bytes for document in self.documents for part in document.parts)
         return parts + sum(item.bytes for item in self.objects)
+
+
+class _OldManifest(msgspec.Struct, frozen=True):
+    id: str
+    made_ms: int
+    version: str
+    contents: Contents
+    table: list[str]
+    documents: list[Document]
+    objects: list[Item]
 
 
 class _Sealed(msgspec.Struct, frozen=True):
@@ -111,9 +136,16 @@ def read(store: ObjectStore, name: str) -> Manifest:
     if digest(bytes(sealed.manifest)) != sealed.digest:
         raise Damaged(f"{key} in {store.uri} is damaged: its digest is not {sealed.digest}")
     found = msgspec.json.decode(sealed.manifest, type=_Format).format
+    if found == OLD_FORMAT:
+        return _of_one_group(msgspec.json.decode(sealed.manifest, type=_OldManifest))
     if found != FORMAT:
-        raise JobRefused(f"backup {name} has format {found}; this version reads format {FORMAT}")
+        raise JobRefused(f"backup {name} has format {found}; this version reads formats up to {FORMAT}")
     return msgspec.json.decode(sealed.manifest, type=Manifest)
+
+
+def _of_one_group(old: _OldManifest) -> Manifest:
+    documents = [Document("catalog/0.db", one.parts) if one.path == "catalog.db" else one for one in old.documents]
+    return Manifest(FORMAT, old.id, old.made_ms, old.version, [old.contents], old.table, documents, old.objects)
 
 
 def new_id(began_ms: int) -> str:

@@ -18,7 +18,8 @@ from headwater.spark.job_runs import JobRefused
 
 
 class Proof(NamedTuple):
-    contents: Contents
+    contents: list[Contents]
+    """By group."""
     files: list[str]
     blobs: list[str]
 
@@ -33,5 +34,5 @@ def prove(data: Path) -> Proof:
         why = done.stderr.decode(errors="replace").strip().splitlines()
         raise JobRefused(f"no node could start from this copy ({why[-1] if why else f'exit code {done.returncode}'})")
     found = json.loads(done.stdout)
-    contents = Contents(**{name: found[name] for name in Contents.__struct_fields__})
+    contents = [Contents(**{name: one[name] for name in Contents.__struct_fields__}) for one in found["groups"]]
     return Proof(contents, found["files"], found["blobs"])
