@@ -39,6 +39,7 @@ from headwater.doors.http.admin.groups import GroupCalls
 from headwater.doors.http.admin.lake import LakeCalls
 from headwater.doors.http.admin.matches import matches
 from headwater.doors.http.admin.pipeline import Pipeline
+from headwater.doors.http.admin.plan import Plans
 from headwater.doors.http.admin.usage import Usage
 from headwater.doors.http.buckets import Buckets
 from headwater.doors.http.bulk_append import Batches
@@ -267,6 +268,7 @@ class Node:
             unused_ms_max = settings.lake_grace_ms + 2 * settings.lake_gc_interval_ms
             self._lake_calls = LakeCalls(lake.files, place, unused_ms_max)
             self._lake_calls.register(groups)
+        routes.call("/__headwater/plan", Plans(engine, groups, self._lake_calls).handle)
         usage = Usage(engine)
         routes.call("/__headwater/usage", usage.handle)
         groups.call("usage", usage.of_group)

@@ -20,16 +20,18 @@ from collections.abc import Callable
 
 from headwater.doors.http.exchange import Exchange
 from headwater.engine.engine import Engine
+from headwater.engine.group import Group
 from headwater.engine.owned_group import OwnedGroup
 from headwater.errors import BadHeader, MemberUnavailable, NoSuchGroup, NoSuchRoute
 
 PREFIX = "/__headwater/groups"
 GroupCall = Callable[[Exchange, OwnedGroup, bytes, bytes], None]
 """A handler for everything below a name: (exchange, the group, rest of the path, query)."""
+EXPECTED_LOG = "Headwater-Expected-Log"
+_NUMBER = re.compile(rb"0|[1-9][0-9]{0,8}")
 _BELOW = re.compile(rb"/(0|[1-9][0-9]{0,8})/(.*)", re.DOTALL)
-_EXPECTED = re.compile(rb"(?:(0|[1-9][0-9]{0,8}):)?([0-9a-f]{1,64})/([0-9a-f]{1,64})/([0-9]{1,18})")
-_EXPECTED_MAX = 1_024
-"""Groups in one header, which has its own limit besides."""
+_EXPECTED = re.compile(rb"([0-9a-f]{1,64})/([0-9a-f]{1,64})/([0-9]{1,18})")
+_EXPECTED_FORM = "LOG/INCARNATION/POSITION"
 
 
 class GroupCalls:
@@ -72,17 +74,21 @@ class GroupCalls:
         """Raises AnotherLog or LogSetBack unless the logs hold what the header says of them."""
         below = _BELOW.fullmatch(path[len(PREFIX) :]) if path.startswith(PREFIX.encode()) else None
         of_path = None if below is None else int(below[1])
-        parts = expected.split(b",")
-        for part in parts:
-            found = _EXPECTED.fullmatch(part.strip(b" "))
-            if found is None or (found[1] is None) is (of_path is None) or len(parts) > _EXPECTED_MAX:
-                raise BadHeader("Headwater-Expected-Log", _meant(of_path))
-            number = int(found[1]) if of_path is None else of_path
-            group = self.owned(number).group
-            group.lineage.check(found[2].decode(), found[3].decode(), int(found[4]), group.log.synced)
+        if of_path is not None:
+            check_log(self.owned(of_path).group, expected)
+            return
+        for part in expected.split(b","):
+            number, mark, of_group = part.strip(b" ").partition(b":")
+            if not mark or _NUMBER.fullmatch(number) is None:
+                raise BadHeader(
+                    EXPECTED_LOG, f"expected GROUP:{_EXPECTED_FORM}, or several with commas, as {PREFIX} has them"
+                )
+            check_log(self.owned(int(number)).group, of_group)
 
 
-def _meant(group: int | None) -> str:
-    if group is not None:
-        return "expected LOG/INCARNATION/POSITION, as /__headwater/groups has them"
-    return "expected GROUP:LOG/INCARNATION/POSITION, or several with commas, as /__headwater/groups has them"
+def check_log(group: Group, expected: bytes) -> None:
+    """Raises AnotherLog or LogSetBack unless the log holds what is said of it, BadHeader when that is not a log's."""
+    found = _EXPECTED.fullmatch(expected)
+    if found is None:
+        raise BadHeader(EXPECTED_LOG, f"expected {_EXPECTED_FORM}, as {PREFIX} has them")
+    group.lineage.check(found[1].decode(), found[2].decode(), int(found[3]), group.log.synced)

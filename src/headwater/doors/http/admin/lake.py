@@ -122,15 +122,19 @@ class LakeCalls:
         exchange.run(self._answer_files(exchange, owned))
 
     async def _answer_files(self, exchange: Exchange, owned: OwnedGroup) -> None:
+        exchange.reply(await self.files(owned, _json(exchange)))
+
+    async def files(self, owned: OwnedGroup, told: Callable[[dict[str, Any]], T]) -> T:
+        """Takes a checkpoint; what is told of every file that holds settled records. `told` runs in a thread."""
         flusher = _kept(owned.flusher)
         await flusher.follow()
         async with flusher.relocating:  # between catalog and table of a swap they say different things
             # Before the checkpoint: what is settled by now is in the catalog after it.
             position = owned.group.lake_position()
             await _checkpoint(owned.group)
-            exchange.reply(await self._thread(lambda: self._list(exchange, owned, position)))
+            return await self._thread(lambda: told(self._list(owned, position)))
 
-    def _list(self, exchange: Exchange, owned: OwnedGroup, position: int) -> bytes:
+    def _list(self, owned: OwnedGroup, position: int) -> dict[str, Any]:
         from headwater.lake.listing import list_files
 
         with closing(_book(owned)) as book:
@@ -141,7 +145,7 @@ class LakeCalls:
         except KeyError as missing:
             group.catalog.table_behind = True  # whoever took it out: the next call finds it back
             raise Overloaded(f"the table does not hold {missing}; headwater lake verify tells more") from None
-        facts = {
+        return {
             "group": group.number,
             "log": group.lineage.log,
             "incarnation": group.lineage.newest.id,
@@ -150,7 +154,6 @@ class LakeCalls:
             "unused_ms_max": self._unused_ms_max,
             "files": files,
         }
-        return exchange.responder.json(200, facts, exchange.request.keep_alive)
 
     # ---- extents and streams ------------------------------------------------------------------------------------
 
@@ -214,6 +217,10 @@ class LakeCalls:
         exchange.run(self._answer_losses(exchange, owned, after, limit))
 
     async def _answer_losses(self, exchange: Exchange, owned: OwnedGroup, after: int, limit: int) -> None:
+        exchange.reply(await self.losses(owned, after, limit, _json(exchange)))
+
+    async def losses(self, owned: OwnedGroup, after: int, limit: int, told: Callable[[dict[str, Any]], T]) -> T:
+        """Up to `limit` streams that let go of records after a position. `told` runs in a thread."""
         # Memory before the catalog: what a checkpoint moves from one to the other is seen in at least one of them.
         fresh: dict[int, Loss] = {}
         loaded = owned.group.loaded
@@ -225,16 +232,15 @@ class LakeCalls:
                     fresh[stream.sid] = Loss.of(stream)
             await asyncio.sleep(0)
 
-        def tell() -> bytes:
+        def tell() -> T:
             with closing(_book(owned)) as book:
                 # As many more as memory may know better.
                 rows = book.losses(after, limit + 1 + len(fresh) + len(removed))
             found = {row.sid: Loss.of(row) for row in rows if row.sid not in removed} | fresh
             losses = sorted(found.values(), key=lambda loss: loss.position)
-            facts = {"losses": losses[:limit], "more": len(losses) > limit}
-            return exchange.responder.json(200, facts, exchange.request.keep_alive)
+            return told({"losses": losses[:limit], "more": len(losses) > limit})
 
-        exchange.reply(await self._thread(tell))
+        return await self._thread(tell)
 
     # ---- swaps --------------------------------------------------------------------------------------------------
 
@@ -298,6 +304,10 @@ async def _checkpoint(group: Group) -> None:
 def _in_order(book: Book, files: list[str]) -> Iterator[list[Extent]]:
     for file in files:
         yield sorted(book.extents_in(file), key=lambda extent: (extent.row_group, extent.row_start))
+
+
+def _json(exchange: Exchange) -> Callable[[dict[str, Any]], bytes]:
+    return lambda facts: exchange.responder.json(200, facts, exchange.request.keep_alive)
 
 
 def _arrow(exchange: Exchange, body: bytes, more: list[tuple[str, str]] | None = None) -> bytes:

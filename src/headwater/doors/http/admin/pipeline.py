@@ -34,7 +34,7 @@ from headwater.errors import BadQuery, OffsetGone
 
 FEED_BYTES_DEFAULT = 16 * 1024 * 1024
 FEED_BYTES_MAX = 64 * 1024 * 1024
-_FAR = 1 << 62
+FAR = 1 << 62
 _NAME_BYTES_MAX = 16_384
 """A stream that exists was named within the limit of its time."""
 ARROW = "application/vnd.apache.arrow.stream"
@@ -67,22 +67,22 @@ class Pipeline:
     def _feed(self, exchange: Exchange, owned: OwnedGroup, rest: bytes, query: bytes) -> None:
         exchange.only(b"GET", rest)
         wanted = parse.query(query, ("from", "to", "max_bytes"))
-        start, until = parse.whole(wanted, "from", 0, _FAR), parse.whole(wanted, "to", _FAR, _FAR)
+        start, until = parse.whole(wanted, "from", 0, FAR), parse.whole(wanted, "to", FAR, FAR)
         bytes_max = min(parse.whole(wanted, "max_bytes", FEED_BYTES_DEFAULT, 1 << 40), FEED_BYTES_MAX)
         exchange.run(self._answer_feed(exchange, owned.group, start, until, bytes_max))
 
     def _cut(self, exchange: Exchange, owned: OwnedGroup, rest: bytes, query: bytes) -> None:
         exchange.only(b"GET", rest)
         wanted = parse.query(query, ("from", "to", "max_rows", "max_bytes"))
-        start, until = parse.whole(wanted, "from", 0, _FAR), parse.whole(wanted, "to", _FAR, _FAR)
-        rows_max = parse.whole(wanted, "max_rows", _FAR, _FAR)
-        bytes_max = parse.whole(wanted, "max_bytes", _FAR, _FAR)
-        exchange.run(self._answer_cut(exchange, owned.group, start, until, rows_max, bytes_max))
+        start, until = parse.whole(wanted, "from", 0, FAR), parse.whole(wanted, "to", FAR, FAR)
+        rows_max = parse.whole(wanted, "max_rows", FAR, FAR)
+        bytes_max = parse.whole(wanted, "max_bytes", FAR, FAR)
+        exchange.run(_answer_cut(exchange, owned.group, start, until, rows_max, bytes_max))
 
     async def _answer_feed(self, exchange: Exchange, group: Group, start: int, until: int, bytes_max: int) -> None:
         _check(group, start)
         settled = self._settled_position(group)
-        walked = await walk(group, start, until, _FAR, bytes_max, payload_only=False)
+        walked = await walk(group, start, until, FAR, bytes_max, payload_only=False)
         body = await asyncio.to_thread(self._encode, walked.batches, group.number)
         headers = [
             ("Content-Type", ARROW),
@@ -93,14 +93,6 @@ class Pipeline:
             ("Cache-Control", "no-store"),
         ]
         exchange.reply(exchange.responder.full(200, headers, body, exchange.request.keep_alive))
-
-    async def _answer_cut(
-        self, exchange: Exchange, group: Group, start: int, until: int, rows_max: int, bytes_max: int
-    ) -> None:
-        _check(group, start)
-        walked = await walk(group, start, until, rows_max, bytes_max, payload_only=True)
-        facts = {"position": walked.position, "rows": walked.rows_count, "bytes": walked.payload_bytes}
-        exchange.json(200, facts)
 
     def _settled_position(self, group: Group) -> int:
         """Nothing after it is in the lake. Costs a look at every file's name, once after each flush."""
@@ -154,6 +146,19 @@ async def flush(owned: OwnedGroup, key: str | None) -> int:
         flushed = await owned.flusher.flush_stream(owned.group.find(key, touch=False))
     await synced(owned.group)  # a position that was told never goes back
     return flushed
+
+
+async def cut(group: Group, start: int, until: int, rows_max: int, bytes_max: int) -> dict[str, int]:
+    """How far some records after `start` reach that are not in the lake yet. Raises OffsetGone."""
+    _check(group, start)
+    walked = await walk(group, start, until, rows_max, bytes_max, payload_only=True)
+    return {"position": walked.position, "rows": walked.rows_count, "bytes": walked.payload_bytes}
+
+
+async def _answer_cut(
+    exchange: Exchange, group: Group, start: int, until: int, rows_max: int, bytes_max: int
+) -> None:
+    exchange.json(200, await cut(group, start, until, rows_max, bytes_max))
 
 
 def _check(group: Group, start: int) -> None:
