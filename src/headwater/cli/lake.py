@@ -99,10 +99,8 @@ def contents(data: Data = None, config_file: ConfigFile = None, as_json: AsJson 
         if as_json:
             typer.echo(json.dumps(msgspec.to_builtins(found)))
             return
-        for group in found.groups:
-            facts = msgspec.to_builtins(group)
-            _show(("", ""), [(name, _cell(name, value)) for name, value in facts.items()])
-        _show(("", ""), [("files", str(len(found.files))), ("blobs", str(len(found.blobs)))])
+        facts = msgspec.to_builtins(found) | {"files": len(found.files), "blobs": len(found.blobs)}
+        _show(("", ""), [(name, _cell(name, value)) for name, value in facts.items()])
 
 
 @app.command()

@@ -9,13 +9,11 @@ import msgspec
 from xxhash import xxh3_128
 
 from headwater.cli.stopped_node import opened
-from headwater.data_directory import DataDirectory
 from headwater.model.names import bucket_of, stream_of
 from headwater.model.row import StreamRow
 
 
-class GroupContents(msgspec.Struct, frozen=True):
-    group: int
+class Contents(msgspec.Struct, frozen=True):
     position: int
     streams: int
     records: int
@@ -23,10 +21,6 @@ class GroupContents(msgspec.Struct, frozen=True):
     bytes: int
     digest: str
     """xxh3-128 of what `_facts` says of every stream, by incarnation."""
-
-
-class Contents(msgspec.Struct, frozen=True):
-    groups: list[GroupContents]
     files: list[str]
     """Files of the lake with records that streams hold."""
     blobs: list[str]
@@ -37,18 +31,11 @@ _pack = msgspec.msgpack.Encoder().encode
 
 
 def count(data: Path, log_file_bytes: int) -> Contents:
-    """What a node would come up with on this directory. Raises what `stopped_node.opened` and DataDirectory raise."""
-    files: set[str] = set()
-    blobs: set[str] = set()
-    numbers = range(DataDirectory(data).groups() or 1)
-    groups = [_count(data, log_file_bytes, number, files, blobs) for number in numbers]
-    return Contents(groups, sorted(files), sorted(blobs))
-
-
-def _count(data: Path, log_file_bytes: int, group: int, files: set[str], blobs: set[str]) -> GroupContents:
+    """What a node would come up with on this directory. Raises what `stopped.opened` raises."""
     digest = xxh3_128()
     streams = records = size = 0
-    with opened(data, log_file_bytes, group) as stopped:
+    blobs: set[str] = set()
+    with opened(data, log_file_bytes) as stopped:
         for row in stopped.streams():
             digest.update(_pack(_facts(row)))
             streams += 1
@@ -56,8 +43,8 @@ def _count(data: Path, log_file_bytes: int, group: int, files: set[str], blobs: 
             size += row.tail - row.earliest
             if row.snapshot is not None:
                 blobs.add(row.snapshot.blob)
-        files |= {extent.file for extent in stopped.extents()}
-        return GroupContents(group, stopped.position, streams, records, size, digest.hexdigest())
+        files = {extent.file for extent in stopped.extents()}
+        return Contents(stopped.position, streams, records, size, digest.hexdigest(), sorted(files), sorted(blobs))
 
 
 def _facts(row: StreamRow) -> tuple[object, ...]:

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from headwater.catalog.lake_files import LakeFiles
 from headwater.catalog.sqlite import SqliteCatalog
-from headwater.data_directory import OLD_CATALOG, DataDirectory
 from headwater.engine.group import Group
 from headwater.engine.recovery import recover
 from headwater.log.wal import Wal
@@ -34,8 +33,8 @@ class NoData(Exception):
 @contextmanager
 def locked(data: Path) -> Iterator[None]:
     """Keeps nodes away from the directory. Raises Served, NoData."""
-    if not catalog_path(data, 0).is_file():
-        raise NoData(f"{data} holds no node's data: there is no {catalog_path(data, 0).relative_to(data)}")
+    if not (data / "catalog.db").is_file():
+        raise NoData(f"{data} holds no node's data: there is no catalog.db")
     try:
         lock = (data / "lock").open("ab")
     except OSError as error:
@@ -46,12 +45,6 @@ def locked(data: Path) -> Iterator[None]:
         except BlockingIOError:
             raise Served(f"a node serves {data}, and its catalog is behind its log: stop the node first") from None
         yield
-
-
-def catalog_path(data: Path, group: int) -> Path:
-    """Also in a directory that no node has taken over since there is more than one group."""
-    old, new = data / OLD_CATALOG, DataDirectory(data).catalog(group)
-    return old if group == 0 and old.is_file() else new
 
 
 def is_served(data: Path) -> bool:
@@ -112,14 +105,13 @@ def _place(extent: Extent) -> tuple[int, int]:
 
 
 @contextmanager
-def opened(data: Path, log_file_bytes: int, group: int = 0) -> Iterator[Stopped]:
+def opened(data: Path, log_file_bytes: int) -> Iterator[Stopped]:
     """Raises Served, NoData, and what a start would raise: LogCorrupt, LogContradiction, CatalogMismatch."""
-    path = catalog_path(data, group)
-    with locked(data), closing(SqliteCatalog(path)) as catalog:
-        wal = Wal(DataDirectory(data).wal(group), log_file_bytes, 1_000)
-        held = Group(wal, catalog, SystemClock(), lambda call: None, Limits(), 1 << 62)
+    with locked(data), closing(SqliteCatalog(data / "catalog.db")) as catalog:
+        wal = Wal(data / "wal" / "0", log_file_bytes, 1_000)
+        group = Group(wal, catalog, SystemClock(), lambda call: None, Limits(), 1 << 62)
         registry = Registry()
-        held.domains[registry.name] = registry
-        recover(held)
-        with closing(LakeFiles(path)) as lake_files:
-            yield Stopped(held, lake_files)
+        group.domains[registry.name] = registry
+        recover(group)
+        with closing(LakeFiles(data / "catalog.db")) as lake_files:
+            yield Stopped(group, lake_files)

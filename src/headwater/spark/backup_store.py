@@ -45,9 +45,10 @@ class Document(msgspec.Struct, frozen=True):
 
 
 class Contents(msgspec.Struct, frozen=True):
-    """What a group holds, counted and hashed (see `headwater lake contents`)."""
+    """What a node holds, counted and hashed (see `headwater lake contents`)."""
 
     position: int
+    """Those of its groups together."""
     streams: int
     records: int
     bytes: int
@@ -61,8 +62,9 @@ class Manifest(msgspec.Struct, frozen=True):
     made_ms: int
     version: str
     """Of the software that made it."""
-    contents: list[Contents]
-    """By group: each has a cut of its own."""
+    positions: list[int]
+    """Of each group: each has a cut of its own."""
+    contents: Contents
     table: list[str]
     """Files of the lake that hold a record: the rest of them only waits for gc."""
     documents: list[Document]
@@ -70,15 +72,15 @@ class Manifest(msgspec.Struct, frozen=True):
 
     @property
     def groups(self) -> int:
-        return len(self.contents)
+        return len(self.positions)
 
     @property
     def totals(self) -> dict[str, object]:
         """What a summary says of what it holds."""
         return {
-            "positions": {str(group): one.position for group, one in enumerate(self.contents)},
-            "streams": sum(one.streams for one in self.contents),
-            "records": sum(one.records for one in self.contents),
+            "positions": {str(group): position for group, position in enumerate(self.positions)},
+            "streams": self.contents.streams,
+            "records": self.contents.records,
         }
 
     @property
@@ -145,7 +147,8 @@ def read(store: ObjectStore, name: str) -> Manifest:
 
 def _of_one_group(old: _OldManifest) -> Manifest:
     documents = [Document("catalog/0.db", one.parts) if one.path == "catalog.db" else one for one in old.documents]
-    return Manifest(FORMAT, old.id, old.made_ms, old.version, [old.contents], old.table, documents, old.objects)
+    made = (FORMAT, old.id, old.made_ms, old.version)
+    return Manifest(*made, [old.contents.position], old.contents, old.table, documents, old.objects)
 
 
 def new_id(began_ms: int) -> str:

@@ -18,8 +18,7 @@ from headwater.spark.job_runs import JobRefused
 
 
 class Proof(NamedTuple):
-    contents: list[Contents]
-    """By group."""
+    contents: Contents
     files: list[str]
     blobs: list[str]
 
@@ -34,5 +33,5 @@ def prove(data: Path) -> Proof:
         why = done.stderr.decode(errors="replace").strip().splitlines()
         raise JobRefused(f"no node could start from this copy ({why[-1] if why else f'exit code {done.returncode}'})")
     found = json.loads(done.stdout)
-    contents = [Contents(**{name: one[name] for name in Contents.__struct_fields__}) for one in found["groups"]]
+    contents = Contents(**{name: found[name] for name in Contents.__struct_fields__})
     return Proof(contents, found["files"], found["blobs"])

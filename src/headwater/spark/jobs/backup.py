@@ -58,9 +58,9 @@ def backup(
         DataDirectory(data).prepare(len(cuts), len(cuts))
         _fetch(node, cuts, data, progress)
         proof = prove(data)
-        for group, (contents, facts) in enumerate(zip(proof.contents, cuts, strict=True)):
-            if contents.position != facts["position"]:
-                raise JobRefused(f"the copy of group {group} ends at {contents.position}, not at {facts['position']}")
+        positions = [facts["position"] for facts in cuts]
+        if proof.contents.position != sum(positions):
+            raise JobRefused(f"the copies end at {proof.contents.position} together, not at {sum(positions)}")
         wanted = _wanted(lake, [key for facts in cuts for key in (*facts["files"], *facts["blobs"])])
         missing = ({*proof.files, *proof.blobs}) - {one.key for one in wanted}
         if missing:
@@ -88,6 +88,7 @@ def backup(
             name,
             began_ms,
             __version__,
+            positions,
             proof.contents,
             proof.files,
             documents,

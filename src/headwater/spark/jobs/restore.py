@@ -84,7 +84,7 @@ def restore(
         "lake": target.uri,
         "groups": manifest.groups,
         **manifest.totals,
-        "digests": {str(group): one.digest for group, one in enumerate(manifest.contents)},
+        "digest": manifest.contents.digest,
         "objects": len(moved),
         "bytes": manifest.size_bytes,
         "table_files": len(manifest.table),
