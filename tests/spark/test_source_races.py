@@ -52,8 +52,8 @@ class ModelNode:
     def __init__(self, *groups: ModelGroup) -> None:
         self.parts = groups
 
-    def groups(self) -> list[dict[str, Any]]:
-        return [group.state() for group in self.parts]
+    def plan(self, asked: dict[int, dict[str, Any]]) -> list[dict[str, Any]]:
+        return [group.plan(asked.get(group.number)) for group in self.parts]
 
     def expecting(self, seen: object) -> ModelNode:
         return self
@@ -147,6 +147,16 @@ class ModelGroup:
 
     # ---- what it answers ------------------------------------------------------------------------------------------
 
+    def plan(self, wish: dict[str, Any] | None) -> dict[str, Any]:
+        """As the node does it: the cut first, then the files, then how far it is."""
+        facts: dict[str, Any] = {}
+        if wish is not None and "max_rows" in wish:
+            start = max(wish["from"], self.lake_position())
+            facts["cut"] = {"from": start, **self.cut(start, self.synced, wish["max_rows"])}
+        if wish is not None and wish["from"] < self.lake_position():
+            facts |= self.lake_files()
+        return self.state() | facts | {"losses": [], "more_losses": False}
+
     def state(self) -> dict[str, Any]:
         self.act(next(self.actions))
         log = {"log": f"{self.number}a", "incarnations": [[f"{self.number}a", 0]]}
@@ -179,11 +189,12 @@ class ModelGroup:
             return {"losses": [], "more": False}
         assert "/cut" in path
         self.act(next(self.actions))
-        after = self.behind_lake(path, asked)
-        rows_max = int(asked["max_rows"][0])
-        taken = [record for record in self.hot if after < record.position <= int(asked["to"][0])]
+        return self.cut(self.behind_lake(path, asked), int(asked["to"][0]), int(asked["max_rows"][0]))
+
+    def cut(self, after: int, until: int, rows_max: int) -> dict[str, int]:
+        taken = [record for record in self.hot if after < record.position <= until]
         by_event = [list(held) for _, held in groupby(taken, lambda record: record.position)]
-        rows, position = 0, int(asked["to"][0])
+        rows, position = 0, until
         for number, held in enumerate(by_event):
             if number and rows + len(held) > rows_max:
                 position = by_event[number - 1][0].position
@@ -310,7 +321,7 @@ several = st.lists(st.tuples(choices, happenings, happenings, st.integers(0, 300
 
 
 @settings(deadline=None)
-@given(several, st.sampled_from([None, 3]))
+@given(several, st.sampled_from([None, 1]))
 def test_each_record_of_ranges_of_several_groups_comes_once(
     given: list[tuple[list[int], list[int], list[int], int]], parts_min: int | None
 ) -> None:

@@ -14,7 +14,7 @@ from headwater.spark.lake_place import Place
 from headwater.spark.node import Node, NodeRefused, Seen, of
 from headwater.spark.offsets import Log, Offset
 from headwater.spark.ranges import FAR, Positions
-from headwater.spark.reading import Listing, list_files
+from headwater.spark.reading import Listing, list_files, listing_of
 
 LOSSES_PAGE = 10_000
 
@@ -38,7 +38,7 @@ Heads = Mapping[int, Head]
 
 def heads_of(node: Node) -> dict[int, Head]:
     """Raises LogChanged when a group is expected to have another log."""
-    return {facts["group"]: _head(facts) for facts in node.groups()}
+    return heads_in(look(node, None, {}))
 
 
 def _head(facts: dict[str, Any]) -> Head:
@@ -127,23 +127,39 @@ class State(NamedTuple):
 
 
 def look(node: Node, place: Place | None, asked: Mapping[int, Question]) -> dict[int, State]:
-    """Every group: of those that are not asked about only how far they are, and nothing of groups that are not there.
+    """Groups in one call, as `Node.plan` says which: of those that are not asked about only how far they are.
 
     `place` takes the place of what the node says of where the lake is. Raises LogChanged when a group is expected to
-    have another log.
+    have another log, and NodeRefused with the code `no_such_group`.
     """
-    return {group: _state(node, place, group, head, asked.get(group)) for group, head in heads_of(node).items()}
+    return {
+        facts["group"]: _state(node, place, facts, asked.get(facts["group"])) for facts in node.plan(_wishes(asked))
+    }
 
 
-def _state(node: Node, place: Place | None, group: int, head: Head, question: Question | None) -> State:
+def _wishes(asked: Mapping[int, Question]) -> dict[int, dict[str, Any]]:
+    names = ("from", "max_rows", "max_bytes")
+    return {
+        group: {"files": True, **{name: value for name, value in zip(names, one, strict=True) if value is not None}}
+        for group, one in asked.items()
+    }
+
+
+def _state(node: Node, place: Place | None, facts: dict[str, Any], question: Question | None) -> State:
+    group, head = facts["group"], _head(facts)
     if question is None:
         return State(head, None, [], None)
-    listing = listed(node, group, place, head) if question.after < head.lake_position else None
-    found = losses(node, group, question.after)
-    cut = None
-    if listing is None and question.is_limited:
-        cut = cut_at(node, group, question, head.position)
-    return State(head, listing, found, cut)
+    listing = None
+    if "files" in facts:
+        listing = listing_of(facts, place)
+    elif question.after < head.lake_position:
+        listing = listed(node, group, place, head)
+    found = [_loss(group, one) for one in facts.get("losses", ())]
+    if facts.get("more_losses"):
+        found = losses(node, group, question.after)
+    cut = facts.get("cut")
+    reached = cut["position"] if cut is not None and cut["from"] == question.after else None
+    return State(head, listing, found, reached)
 
 
 def listed(node: Node, group: int, place: Place | None, head: Head) -> Listing:

@@ -21,6 +21,7 @@ PATIENCE_S = 60.0
 """How long a call waits for a node that is away or busy before it gives up."""
 LOG_CHANGED = ("another_log", "log_set_back")
 PAUSE_S_MIN, PAUSE_S_MAX = 0.1, 5.0
+PLAN = "/__headwater/plan"
 _OF_GROUP = re.compile(r"/__headwater/groups/(\d+)/")
 
 
@@ -168,9 +169,22 @@ class Node:
 
     # ---- what jobs ask --------------------------------------------------------------------------------------------
 
-    def groups(self) -> list[dict[str, Any]]:
-        """The state of every group, in order."""
-        found: list[dict[str, Any]] = self.json("GET", "/__headwater/groups")["groups"]
+    def groups(self) -> list[int]:
+        """The numbers of the groups, in order."""
+        return [facts["group"] for facts in self.plan({})]
+
+    def plan(self, asked: Mapping[int, Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """How far groups are, and what is asked of them besides (see `POST /__headwater/plan`).
+
+        Those are the groups that are asked about or expected to have a log, and all of them when none is. Raises
+        NodeRefused with the code `no_such_group` when one is not there.
+        """
+        expected = {group: {"expected": _spelled(seen)} for group, seen in self.expects.items()}
+        numbers = {*asked, *expected}
+        body = {
+            "groups": {str(group): {**expected.get(group, {}), **asked.get(group, {})} for group in sorted(numbers)}
+        }
+        found: list[dict[str, Any]] = self.json("POST", PLAN, body, repeat=True)["groups"]
         return found
 
     def flush(self) -> dict[str, Any]:
@@ -190,11 +204,11 @@ class Node:
 
     def lake_streams(self, limit: int = 50_000) -> Iterator[bytes]:
         """Arrow IPC pages of every stream, group by group."""
-        for facts in self.groups():
+        for group in self.groups():
             after: str | None = "-1"
             while after is not None:
                 query = urlencode({"after": after, "limit": limit})
-                answer = self.call("GET", f"{of(facts['group'])}/lake/streams?{query}")
+                answer = self.call("GET", f"{of(group)}/lake/streams?{query}")
                 yield answer.body
                 after = answer.headers.get("headwater-next")
 
@@ -209,8 +223,8 @@ class Node:
     def missing(self, wanted: dict[str, Any]) -> list[str]:
         """Which of the names (`streams`, a `bucket` or a `pattern`) no stream goes by, whichever group it is in."""
         missing: list[str] | None = None
-        for facts in self.groups():
-            found = self.json("POST", f"{of(facts['group'])}/matches", wanted, repeat=True)["missing"]
+        for group in self.groups():
+            found = self.json("POST", f"{of(group)}/matches", wanted, repeat=True)["missing"]
             missing = found if missing is None else [name for name in missing if name in set(found)]
             if not missing:
                 break
@@ -274,6 +288,8 @@ class Node:
         return found
 
     def _expected(self, path: str) -> str:
+        if path == PLAN:
+            return ""  # its body says it, group by group
         group = _OF_GROUP.match(path)
         if group is None:
             return ",".join(f"{number}:{_spelled(seen)}" for number, seen in sorted(self.expects.items()))

@@ -48,14 +48,19 @@ def resume(
 
     One call, which answers the questions too. The questions are asked in any case, also of a log that has changed.
     """
-    changed = False
+    states: dict[int, State] | None = None
     try:
-        states = look(node.expecting(offset.seen), place, asked)
+        # Without its log a group may be another node's, which may have others besides.
+        if set(offset.logs) == set(offset.positions):
+            states = look(node.expecting(offset.seen), place, asked)
     except (LogChanged, NodeRefused) as error:
         if isinstance(error, NodeRefused) and error.code != "no_such_group":
             raise
-        there = set(heads_of(node))
-        states, changed = look(node, place, {group: one for group, one in asked.items() if group in there}), True
+    changed = states is None
+    if states is None:
+        there = heads_of(node)
+        questions = {group: asked[group] for group in there if group in asked}
+        states = look(node.expecting(seen_in(there)), place, questions)
     heads = heads_in(states)
     positions: dict[int, int] = {}
     lost: dict[int, _Lost] = {}

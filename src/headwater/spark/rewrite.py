@@ -86,7 +86,7 @@ class Changed(Exception):
 
 def listings(node: Node) -> list[Listing]:
     """One for each group, in order. Raises JobRefused when there is no lake, or none that can be reached from here."""
-    return [listed(node, facts["group"]) for facts in node.groups()]
+    return [listed(node, group) for group in node.groups()]
 
 
 def listed(node: Node, group: int) -> Listing:

@@ -123,8 +123,8 @@ def held(node: Node, hold_ms: int) -> Iterator[list[dict[str, Any]]]:
     renewing = threading.Thread(target=renew, daemon=True, name="headwater-hold")
     renewing.start()
     try:
-        for state in node.groups():
-            cuts.append(_hold(node, state["group"], hold_ms))
+        for group in node.groups():
+            cuts.append(_hold(node, group, hold_ms))
         yield cuts
     finally:
         over.set()
