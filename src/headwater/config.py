@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from headwater.setting_values import (
+    AUTO,
     GIB,
     KIB,
     MIB,
@@ -35,6 +36,7 @@ URL_VARIABLE = "HEADWATER_URL"
 URL_DEFAULT = "http://127.0.0.1:4437"
 
 OFF = "off"
+WORKERS_MAX, GROUPS_MAX = 256, 1_024
 
 # What the frame of one append needs beside its body in a log file: header, names, producer, checksum.
 FRAME_BYTES_RESERVED = MIB
@@ -76,6 +78,22 @@ class Settings:
         "fsync",
         ("fsync", "disk", "memory"),
         "When appends to a new stream are acknowledged: after the sync, after the write, or at once.",
+    )
+    workers: int | str = _row(
+        SERVING,
+        "count",
+        1,
+        "Processes that share the work; auto is one for each processor, as far as the directory has groups.",
+        low=1,
+        high=WORKERS_MAX,
+    )
+    groups: int | str = _row(
+        SERVING,
+        "count",
+        AUTO,
+        "Groups that a new data directory is made with, for good; auto is one for each worker.",
+        low=1,
+        high=GROUPS_MAX,
     )
     shutdown_grace_ms: int = _whole(
         SERVING, 10_000, 0, 10 * MINUTE_MS, "Time that open requests have to finish when the server stops."
@@ -146,7 +164,7 @@ class Settings:
     head_timeout_ms: int = _whole(HTTP, 10_000, 10, HOUR_MS, "Time for the head of a request to arrive.")
     body_timeout_ms: int = _whole(HTTP, 60_000, 10, HOUR_MS, "How long a body may bring less than 1KiB a second.")
     idle_timeout_ms: int = _whole(HTTP, 75_000, 10, DAY_MS, "How long a connection is kept open between two requests.")
-    connections_max: int = _whole(HTTP, 20_000, 1, 1_000_000, "Most connections open at once.")
+    connections_max: int = _whole(HTTP, 20_000, 1, 1_000_000, "Most connections open at once, in each worker.")
     write_buffer_bytes_max: int = _size(
         HTTP, 256 * KIB, KIB, GIB, "Unsent bytes of one connection before its reader is held back."
     )
@@ -177,7 +195,7 @@ class Settings:
     s3p_idle_timeout_ms: int = _whole(
         S3P, 300_000, 10, DAY_MS, "How long a connection may bring no command; a blocked READ counts as one."
     )
-    s3p_connections_max: int = _whole(S3P, 10_000, 1, 1_000_000, "Most S3P connections open at once.")
+    s3p_connections_max: int = _whole(S3P, 10_000, 1, 1_000_000, "Most S3P connections open at once, in each worker.")
 
     read_bytes_max: int = _size(
         READING, 4 * MIB, KIB, GIB, "Longest body of one catch-up response; most payload of one S3P READ."
@@ -212,6 +230,16 @@ class Settings:
     )
 
     profile: str = _text(LOGGING, "off", "off, or a file", "File for a profile of the event loop, written on shutdown.")
+
+    @property
+    def workers_wanted(self) -> int | None:
+        """None when as many as there are processors are wanted."""
+        return None if isinstance(self.workers, str) else self.workers
+
+    @property
+    def groups_wanted(self) -> int | None:
+        """None when the directory decides, or for a new one the number of workers."""
+        return None if isinstance(self.groups, str) else self.groups
 
     @property
     def listen_address(self) -> tuple[str, int]:

@@ -8,6 +8,7 @@ opens a log or a catalog.
     wal/<group>/            the group's log
     catalog/<group>.db      the group's catalog
     held/<group>/           copies that a backup takes from
+    cache/<worker>/         parts of a remote lake at hand
     lake/                   the lake, unless the setting puts it elsewhere
     webhook-keys.json       and other secrets of the node
 
@@ -57,12 +58,16 @@ class DataDirectory:
     def catalog(self, group: int) -> Path:
         return self.path / "catalog" / f"{group}.db"
 
+    def catalog_as_found(self, group: int) -> Path:
+        """The same in a directory that may not have been taken over yet."""
+        old = self.path / OLD_CATALOG
+        return old if group == 0 and old.exists() and not self.catalog(0).exists() else self.catalog(group)
+
     def held(self, group: int) -> Path:
         return self.path / "held" / str(group)
 
-    @property
-    def cache(self) -> Path:
-        return self.path / "cache"
+    def cache(self, worker: int) -> Path:
+        return self.path / "cache" / str(worker)
 
     def lock(self) -> IO[bytes]:
         """The directory, made if need be, is this process's, and that of its children, until the file is closed.

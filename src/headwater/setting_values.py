@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Literal, assert_never
 
 KIB, MIB, GIB, TIB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
+AUTO = "auto"
 PREFIX = "HEADWATER_"
 """Of the environment's variables."""
 
-Kind = Literal["flag", "choice", "path", "text", "listen", "door", "origin", "base", "size", "whole"]
+Kind = Literal["flag", "choice", "path", "text", "listen", "door", "origin", "base", "size", "whole", "count"]
 Value = bool | int | str
 
 
@@ -62,6 +63,8 @@ class Setting:
                 return f"{shown_size(self.low)} to {shown_size(self.high)}"
             case "whole":
                 return f"{self.low} to {self.high}"
+            case "count":
+                return f"auto, or {self.low} to {self.high}"
             case _:
                 assert_never(self.kind)
 
@@ -102,7 +105,9 @@ def parsed(setting: Setting, raw: object, typed: bool) -> Value:
             if text is not None and not typed and text.lower() in (*_TRUE, *_FALSE):
                 return text.lower() in _TRUE
             raise Wrong(f"{raw!r} is neither true nor false", "write true or false")
-        case "whole" | "size":
+        case "count" if text is not None and text.lower() == AUTO:
+            return AUTO
+        case "whole" | "size" | "count":
             return _bounded(setting, _number(setting, raw, text, typed))
         case "choice" | "path" | "text" | "listen" | "door" | "origin" | "base":
             if text is None:
@@ -122,6 +127,8 @@ def _number(setting: Setting, raw: object, text: str | None, typed: bool) -> int
         raise Wrong(f"{raw!r} is not a size", "write bytes as a whole number, or KiB, MiB, GiB or TiB as in 64MiB")
     if text is not None and not typed and _WHOLE.fullmatch(text):
         return int(text)
+    if setting.kind == "count":
+        raise Wrong(f"{raw!r} is neither auto nor a whole number", "write auto, or a number such as 2")
     unit = " of milliseconds" if setting.name.endswith("_ms") else ""
     raise Wrong(f"{raw!r} is not a whole number{unit}", f"write a plain number such as {setting.default}")
 

@@ -34,7 +34,7 @@ PARENT = textwrap.dedent(
     from headwater.cluster.supervisor import Order, supervise
     folder, worker = sys.argv[1], sys.argv[2]
     orders = [Order(member, 2, 2, folder, {}, ("127.0.0.1", 1)) for member in range(2)]
-    sys.exit(asyncio.run(supervise(orders, [sys.executable, worker], [], 1.0, "all ready")))
+    sys.exit(asyncio.run(supervise(orders, [sys.executable, worker], [], 1.0, lambda: print("all ready", flush=True))))
     """
 )
 

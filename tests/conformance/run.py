@@ -29,7 +29,7 @@ LONG_POLL_TIMEOUT_MS = 500
 READY_WITHIN_S = 30
 STOPPED_WITHIN_S = 15
 SUITE_WITHIN_S = 900
-READY_LINE = re.compile(r"^headwater ready on (http://\S+)$", re.MULTILINE)
+READY_LINE = re.compile(r"^headwater ready on (http://\S+)(?: with \d+ workers)?$", re.MULTILINE)
 
 
 class CannotRun(Exception):
@@ -62,7 +62,7 @@ def main(argv: list[str]) -> int:
         if options.url:
             verdict = run_suite(options.url.rstrip("/"), skipped)
         else:
-            with a_node() as node:
+            with a_node(["--workers", options.workers, "--groups", options.groups]) as node:
                 verdict = run_suite(node.url, skipped)
                 if node.process.poll() is not None:
                     end = Failure(f"the node ended with {node.process.returncode}", tail_of(node.output))
@@ -90,12 +90,14 @@ def parse(argv: list[str]) -> argparse.Namespace:
         action="store_true",
         help="leave out nothing, which is the default",
     )
+    parser.add_argument("--workers", default="1", help="how many workers the node has (default: 1)")
+    parser.add_argument("--groups", default="auto", help="how many groups its directory is made with")
     return parser.parse_args(argv)
 
 
 @contextmanager
-def a_node() -> Iterator[Node]:
-    """A fresh node that is ready; it has ended, and its data is gone, when the block is left."""
+def a_node(flags: list[str]) -> Iterator[Node]:
+    """A fresh node that is ready, started with `flags`; it has ended, and its data is gone, when the block is left."""
     with tempfile.TemporaryDirectory(prefix="headwater-conformance-") as name:
         folder = Path(name)
         output = folder / "output"
@@ -107,7 +109,7 @@ def a_node() -> Iterator[Node]:
         }
         with output.open("wb") as sink:
             process = subprocess.Popen(
-                [*command, "--data", str(folder / "data")],
+                [*command, *flags, "--data", str(folder / "data")],
                 stdin=subprocess.DEVNULL,
                 stdout=sink,
                 stderr=subprocess.STDOUT,

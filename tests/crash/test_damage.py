@@ -137,7 +137,7 @@ def test_a_missing_log_file_is_refused(tmp_path: Path, which: str) -> None:
 
 def test_a_catalog_that_is_gone_is_refused_or_rebuilt_from_the_log(tmp_path: Path) -> None:
     node = _written(tmp_path, Node.terminate)
-    for file in node.data_directory.glob("catalog.db*"):
+    for file in (node.data_directory / "catalog").glob("0.db*"):
         file.unlink()
     result = _content_or_refusal(node)
     assert isinstance(result, NotReady) or result == b"".join(_records())

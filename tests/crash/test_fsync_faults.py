@@ -269,7 +269,7 @@ def test_a_sync_that_fails_at_the_very_beginning_is_never_passed_over(tmp_path: 
 
 def test_a_catalog_that_cannot_be_written_costs_no_acknowledged_record(tmp_path: Path) -> None:
     with _prepared(tmp_path, SMALL_LOG) as node:
-        catalog = [node.data_directory / f"catalog.db{suffix}" for suffix in ("", "-wal", "-journal")]
+        catalog = [node.data_directory / "catalog" / f"0.db{suffix}" for suffix in ("", "-wal", "-journal")]
         assert catalog[0].exists(), "the node keeps no catalog where it is expected"
         node.wrapper = failing(("pwrite64", "fdatasync", "fsync"), "EIO", "5+", paths=catalog)
         try:

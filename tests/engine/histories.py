@@ -47,6 +47,7 @@ class Notes:
     """The smallest domain there can be: names with a value."""
 
     name = "notes"
+    in_memory = True
 
     def __init__(self) -> None:
         self.values: dict[str, bytes] = {}

@@ -10,6 +10,7 @@ import pytest
 
 from headwater.engine.buckets import Buckets
 from headwater.engine.engine import Engine
+from headwater.engine.placements import Placements
 from headwater.engine.questions import LocalQuestions
 from headwater.errors import BucketExists, BucketNotEmpty, BucketNotFound
 from headwater.model.commands import Create, Delete
@@ -21,6 +22,7 @@ class Owned:
 
     def __init__(self, bench: Bench) -> None:
         self.group = bench.group
+        self.placements = Placements(bench.group.catalog)
 
 
 class Held(LocalQuestions):
@@ -143,11 +145,11 @@ def test_an_answer_from_before_a_deletion_that_arrives_after_it_does_not_count()
         directory = town.engine.owned.pop(0)  # as in a process that does not serve group 0
         gate = town.questions.gates["bucket_made"] = asyncio.Event()
         town.engine.owned[0] = directory
-        town.buckets._deciding["town"] = asyncio.Lock(), 1  # so that it has to ask
+        town.buckets._deciding._held["town"] = asyncio.Lock(), 1  # so that it has to ask
         requiring = asyncio.ensure_future(town.buckets.require("town"))
         await town.steps()
         assert not requiring.done()
-        del town.buckets._deciding["town"]
+        del town.buckets._deciding._held["town"]
         await town.done(town.buckets.delete("town"))
         gate.set()
         await town.steps()

@@ -31,6 +31,7 @@ class Hand:
         self.heads, self.bodies = Heads(), Budget(1 << 30)
         self.slicer = Slicer(self.bodies)
         self.closing = False
+        self.internal = False
         self.now_s = 1_000.0
         self.exchanges: list[Exchange] = []
         self.written = bytearray()

@@ -132,7 +132,7 @@ def test_a_running_node_is_described_but_neither_verified_nor_swept(node: Node) 
 def test_a_directory_without_a_node_is_refused(tmp_path: Path) -> None:
     for command in ("info", "verify", "gc"):
         done = CliRunner().invoke(app, ["lake", command, "--data", str(tmp_path / "none")])
-        assert done.exit_code == 1 and "no catalog.db" in done.output
+        assert done.exit_code == 1 and "no directory.json" in done.output
     assert not (tmp_path / "none").exists()
 
 
@@ -141,7 +141,7 @@ def first_file(data: Path) -> Path:
 
 
 def change_catalog(data: Path, statement: str) -> None:
-    with sqlite3.connect(data / "catalog.db") as db:
+    with sqlite3.connect(data / "catalog" / "0.db") as db:
         assert db.execute(statement).rowcount == 1
     db.close()
 
@@ -278,5 +278,5 @@ def test_a_directory_that_cannot_be_locked_is_told_in_a_line(left: Path) -> None
     (left / "lock").unlink(missing_ok=True)
     (left / "lock").mkdir()
     done = CliRunner().invoke(app, ["lake", "verify", "--data", str(left)])
-    assert done.exit_code == 1 and "cannot lock the data directory" in done.output
+    assert done.exit_code == 1 and "cannot use the data directory" in done.output
 

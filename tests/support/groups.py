@@ -7,6 +7,7 @@ import asyncio
 import json
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,10 +16,12 @@ import msgspec
 from headwater import config, errors
 from headwater.catalog.catalog_copy import copy_catalog
 from headwater.catalog.lake_files import LakeFiles
+from headwater.catalog.scrub import scrub
 from headwater.catalog.sqlite import SqliteCatalog
 from headwater.data_directory import DataDirectory
 from headwater.doors.http.admin.administration import Administration
 from headwater.doors.http.admin.backup import BackupDoor
+from headwater.doors.http.admin.erasures import Erasures
 from headwater.doors.http.admin.groups import PREFIX, GroupCalls
 from headwater.doors.http.admin.lake import LakeCalls
 from headwater.doors.http.admin.matches import matches
@@ -30,18 +33,21 @@ from headwater.doors.http.respond import Responder
 from headwater.doors.http.routes import Routes
 from headwater.doors.http.wire import Request
 from headwater.engine.engine import Engine
+from headwater.engine.fork_placement import ForkPlacement
 from headwater.engine.group import Group
 from headwater.engine.outcome_future import OutcomeFuture
 from headwater.engine.owned_group import GroupOptions, OwnedGroup
 from headwater.engine.questions import Answer as QuestionAnswer
 from headwater.errors import Failure
 from headwater.lake.feed import encode_feed
+from headwater.lake.info import describe
 from headwater.lake.lake import DeltaLake, StoreBlobs
 from headwater.lake.open_store import open_store
 from headwater.log.wal import Wal
 from headwater.model.commands import Append, Command, Create, Delete
 from headwater.model.stream import Limits
 from headwater.ports import CatalogCopy, SystemClock, SystemRng
+from headwater.security.name_hash import NameHash
 
 NEVER_MS = 3_600_000
 WITHIN_S = 60.0
@@ -120,6 +126,9 @@ class Files:
     def copy(self, to: Path) -> CatalogCopy:
         return copy_catalog(self._path, to)
 
+    def scrub(self, name: str) -> bool:
+        return scrub(self._path, name)
+
 
 class _Line:
     """As much of a client's connection as one request needs."""
@@ -153,15 +162,16 @@ class Process:
             owned[number] = OwnedGroup(group, wal, StoreBlobs(store), lake, files, options, rng, _broken)
         self.questions = asking
         self.engine = Engine(owned, groups_count, clock, asking)
+        ForkPlacement(self.engine)
         self.settings = config.resolve({"data": str(directory.path)}, {}, None).settings
         self._responder = Responder("*", False)
         nothing: Any = None
         routes = self._routes = Routes(self.settings, nothing, nothing, nothing, nothing)
-        groups = GroupCalls(self.engine)
+        groups = GroupCalls(self.engine, routes.handle)
         routes.call(PREFIX, groups.handle)
         routes.expect = groups.expect
         place: dict[str, str | None] = {"url": store.uri, "endpoint": None, "region": None}
-        pipeline = Pipeline(self.engine, encode_feed, None)
+        pipeline = Pipeline(self.engine, encode_feed, partial(describe, store))
         pipeline.register(groups)
         routes.call("/__headwater/lake", pipeline.lake)
         routes.call("/__headwater/flush", pipeline.flush)
@@ -174,6 +184,11 @@ class Process:
         Administration(self.engine, self.settings, lambda: "127.0.0.1:1").register(groups)
         groups.call("matches", matches)
         groups.call("backup", BackupDoor(groups_count, place).handle)
+        subscribed = self.subscribed = dict[str, list[str]]()
+        """Ids of subscriptions that name a stream, by its key."""
+        names = NameHash.kept(directory.path, rng)
+        erasures = Erasures(self.engine, names.of, lambda key: subscribed.get(key, []), self.settings)
+        routes.call("/__headwater/erase", erasures.handle)
 
     def start(self) -> None:
         for owned in self.engine.owned.values():

@@ -17,7 +17,9 @@ from tests.support.http import Connection, Headers, Response
 from tests.support.http import request as http_request
 
 HOST = "127.0.0.1"
-READY = re.compile(r"^headwater ready on http://127\.0\.0\.1:(\d+)\s*$", re.MULTILINE)
+READY = re.compile(r"^headwater ready on http://127\.0\.0\.1:(\d+)(?: with \d+ workers)?\s*$", re.MULTILINE)
+WORKERS = ["--workers", os.environ["TEST_WORKERS"]] if "TEST_WORKERS" in os.environ else []
+"""Any test can be run against several workers: TEST_WORKERS=3 pytest tests/operations"""
 START_TIMEOUT_S = 60.0
 EXIT_TIMEOUT_S = 60.0
 POLL_S = 0.002
@@ -105,7 +107,7 @@ class Node:
         self._port = None
         keep = ["--memory"] if self.memory else ["--data", str(self.data_directory)]
         # The other door has a port of its own by default, which two nodes could not share; `flags` may open it again.
-        serve = ["serve", "--listen", self.listen, "--s3p", "off", *keep]
+        serve = ["serve", "--listen", self.listen, "--s3p", "off", *keep, *WORKERS]
         command = [*self.wrapper, sys.executable, "-m", "headwater", *serve]
         # A setting in the caller's environment must not reach the server under test.
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("HEADWATER_")}

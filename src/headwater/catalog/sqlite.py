@@ -167,6 +167,13 @@ class SqliteCatalog:
     def load_things(self, domain: str) -> dict[str, bytes]:
         return dict(self._reader.execute("select name, row from things where domain = ?", (domain,)))
 
+    def thing(self, domain: str, name: str) -> bytes | None:
+        found = self._reader.execute("select row from things where domain = ? and name = ?", (domain, name)).fetchone()
+        return None if found is None else found[0]
+
+    def has_things(self, domain: str) -> bool:
+        return self._reader.execute("select 1 from things where domain = ? limit 1", (domain,)).fetchone() is not None
+
     def reads(self, day: int, bucket: str, count_max: int) -> list[ReadCount]:
         rows = self._reader.execute(
             "select day, bucket, reads, bytes from reads where (day, bucket) > (?, ?) order by day, bucket limit ?",

@@ -7,10 +7,10 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -21,6 +21,9 @@ from headwater import config
 from headwater.cli import client as http
 from headwater.cli.client import Client, ClientError
 from headwater.cli.progress import progress
+
+if TYPE_CHECKING:
+    from headwater.lake.gc import Plan
 
 app = typer.Typer(help="Look at the lake, check it, and remove what nothing refers to.", no_args_is_help=True)
 
@@ -141,20 +144,18 @@ def gc(
             def cut_log(below: int) -> None:
                 open_table(store).cut_log(below)
 
-            if not dry_run:
-                stopped.follow(DeltaLake(store, 1 << 20, SystemClock(), SystemRng()))
-            listing = collector.survey(store, 0, committed, now_ms - grace, _go_on)
-            plan = collector.plan(listing, 0, stopped.lake_files, stopped.pending(), now_ms - grace, _go_on)
-            if not dry_run:
-                collector.carry_out(plan, store, leave_table, cut_log, stopped.lake_files, now_ms, _go_on)
-                _forget_parts(Path(settings.data) / "cache", [*plan.dead, *(stored.key for stored in plan.orphans)])
-        rows = [("leaves the table", name, "") for name in plan.leaving]
-        rows += [("grace period begins", name, "") for name in plan.dying if name not in plan.leaving]
-        rows += [("dead file", name, "") for name in plan.dead]
-        for what, objects in (("orphan", plan.orphans), ("snapshot", plan.snapshots), ("leftover", plan.leftovers)):
-            rows += [(what, stored.key, str(stored.size_bytes)) for stored in objects]
-        if plan.erasure is not None:
-            rows.append(("log of the table", f"before version {plan.erasure.version}", ""))
+            rows: list[tuple[str, str, str]] = []
+            for group in stopped.groups:
+                if not dry_run:
+                    group.follow(DeltaLake(store, 1 << 20, SystemClock(), SystemRng()))
+                listing = collector.survey(store, group.number, committed, now_ms - grace, _go_on)
+                plan = collector.plan(
+                    listing, group.number, group.lake_files, group.pending(), now_ms - grace, _go_on
+                )
+                if not dry_run:
+                    collector.carry_out(plan, store, leave_table, cut_log, group.lake_files, now_ms, _go_on)
+                    _forget_parts(Path(settings.data) / "cache", [*plan.dead, *(one.key for one in plan.orphans)])
+                rows += _planned(plan)
         if as_json:
             shown = [{"what": what, "name": name, "bytes": int(size) if size else None} for what, name, size in rows]
             typer.echo(json.dumps({"dry_run": dry_run, "removed": shown}))
@@ -163,12 +164,24 @@ def gc(
         typer.echo(f"{len(rows)} {'would go' if dry_run else 'done'}", err=True)
 
 
+def _planned(plan: Plan) -> list[tuple[str, str, str]]:
+    """What becomes of what, and its size where that goes with it."""
+    rows = [("leaves the table", name, "") for name in plan.leaving]
+    rows += [("grace period begins", name, "") for name in plan.dying if name not in plan.leaving]
+    rows += [("dead file", name, "") for name in plan.dead]
+    for what, objects in (("orphan", plan.orphans), ("snapshot", plan.snapshots), ("leftover", plan.leftovers)):
+        rows += [(what, stored.key, str(stored.size_bytes)) for stored in objects]
+    if plan.erasure is not None:
+        rows.append(("log of the table", f"before version {plan.erasure.version}", ""))
+    return rows
+
+
 def _forget_parts(cache: Path, gone: list[str]) -> None:
-    """What the node keeps at hand of files that are gone goes too."""
+    """What the node's workers keep at hand of files that are gone goes too."""
     from headwater.lake.cache import DiskCache
 
-    if cache.is_dir():
-        DiskCache(cache, 1 << 62).forget(gone)
+    for directory in cache.glob("*/"):
+        DiskCache(directory, 1 << 62).forget(gone)
 
 
 def _go_on() -> None:
@@ -184,30 +197,38 @@ def _settings(data: str | None, config_file: Path | None) -> config.Settings:
 
 
 def _store(settings: config.Settings) -> Any:
-    from headwater.app import lake_url, open_lake
+    from headwater.lake_location import lake_url, open_lake
 
     return open_lake(settings, lake_url(settings))
 
 
 def _info(settings: config.Settings) -> dict[str, Any]:
     from headwater.catalog.lake_files import LakeFiles
-    from headwater.cli.stopped_node import NoData, is_served
+    from headwater.cli.stopped_node import check_there
+    from headwater.data_directory import DataDirectory
     from headwater.lake.info import describe
 
-    catalog = Path(settings.data) / "catalog.db"
-    if not catalog.is_file():
-        raise NoData(f"{settings.data} holds no node's data: there is no catalog.db")
-    # SQLite lets others read beside the node; what the node logged since its last checkpoint is not seen.
-    with closing(LakeFiles(catalog, read_only=True)) as lake_files:
-        return {**describe(_store(settings), lake_files), "served": is_served(Path(settings.data))}
+    directory = DataDirectory(Path(settings.data))
+    groups_count = check_there(directory)
+    with ExitStack() as held:
+        # SQLite lets others read beside the node; what the node logged since its last checkpoint is not seen.
+        catalogs = [
+            held.enter_context(closing(LakeFiles(directory.catalog_as_found(number), read_only=True)))
+            for number in range(groups_count)
+        ]
+        counts = {number: catalog.counts() for number, catalog in enumerate(catalogs)}
+        return {**describe(_store(settings), counts), "served": directory.is_in_use()}
 
 
 @contextmanager
 def _telling() -> Iterator[None]:
     """A failure is printed with what to do about it and becomes the exit code."""
-    from headwater.app import BadEntry, CatalogMismatch, LogContradiction, LogCorrupt
+    from headwater.catalog.sqlite import CatalogMismatch
     from headwater.cli.stopped_node import NoData, Served
+    from headwater.engine.recovery import LogContradiction
     from headwater.lake.store import StoreError
+    from headwater.log.entries import BadEntry
+    from headwater.log.wal_recovery import LogCorrupt
     from headwater.ports import BlobsUnavailable
 
     try:

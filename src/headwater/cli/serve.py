@@ -77,6 +77,8 @@ def _metavar(setting: config.Setting) -> str:
             return "|".join(setting.choices)
         case "whole":
             return "MS" if setting.name.endswith("_ms") else "N"
+        case "count":
+            return "N|auto"
         case "listen":
             return "HOST:PORT"
         case "door":

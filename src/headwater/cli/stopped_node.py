@@ -1,18 +1,20 @@
-"""A stopped node's data, opened as a start would: the lock, the catalog, and the log's news on top of it.
-Owns that nobody serves the directory meanwhile, and the state a node would come up with. Never starts anything
-and writes no catalog; as at any start, an unfinished end of the log is cut off and kept beside it."""
+"""A stopped node's data, opened as a start would: the lock, each group's catalog, and its log's news on top of it.
+Owns that nobody serves the directory meanwhile, and the state a node would come up with. Never starts anything and
+writes no catalog; as at any start, a directory of an older format is taken over, and an unfinished end of a log is cut
+off and kept beside it."""
 
 from __future__ import annotations
 
-import fcntl
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from heapq import merge
 from pathlib import Path
 
 from headwater.catalog.lake_files import LakeFiles
 from headwater.catalog.sqlite import SqliteCatalog
+from headwater.data_directory import DataDirectory, DirectoryInUse, DirectoryRefused
 from headwater.engine.group import Group
+from headwater.engine.placements import Placements
 from headwater.engine.recovery import recover
 from headwater.log.wal import Wal
 from headwater.model.extents import Extent
@@ -31,37 +33,35 @@ class NoData(Exception):
 
 
 @contextmanager
-def locked(data: Path) -> Iterator[None]:
-    """Keeps nodes away from the directory. Raises Served, NoData."""
-    if not (data / "catalog.db").is_file():
-        raise NoData(f"{data} holds no node's data: there is no catalog.db")
+def locked(data: Path) -> Iterator[int]:
+    """Keeps nodes away from the directory, and tells how many groups it has. Raises Served, NoData."""
+    directory = DataDirectory(data)
+    check_there(directory)
     try:
-        lock = (data / "lock").open("ab")
-    except OSError as error:
-        raise NoData(f"cannot lock the data directory {data}: {error.strerror}; copy it to where it can be") from None
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise Served(f"a node serves {data}, and its catalog is behind its log: stop the node first") from None
-        yield
+        with directory.lock():
+            yield directory.prepare(None, 1)
+    except DirectoryInUse:
+        raise Served(f"a node serves {data}, and its catalog is behind its log: stop the node first") from None
+    except DirectoryRefused as error:
+        raise NoData(f"{error}; copy it to where it can be") from None
 
 
-def is_served(data: Path) -> bool:
+def check_there(directory: DataDirectory) -> int:
+    """How many groups the directory has. Raises NoData."""
     try:
-        with (data / "lock").open("rb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False
+        groups_count = directory.groups()
+    except DirectoryRefused as error:
+        raise NoData(str(error)) from None
+    if groups_count is None:
+        raise NoData(f"{directory.path} holds no node's data: there is no directory.json and no catalog")
+    return groups_count
 
 
 class Stopped:
-    """What a node would believe if it started now (see `lake.verify.State`)."""
+    """What a node would believe of one group if it started now."""
 
     def __init__(self, group: Group, lake_files: LakeFiles) -> None:
+        self.number = group.number
         self.lake_files = lake_files
         self.position = group.log.tail
         self._loaded = group.loaded
@@ -92,7 +92,7 @@ class Stopped:
     def follow(self, lake: Lake) -> None:
         """Makes the lake's table show the last swap of files, as a start would. Raises BlobsUnavailable."""
         if self._catalog.table_behind:
-            lake.reconcile(self._catalog.alive(), set(self._loaded.new_files), 0)
+            lake.reconcile(self._catalog.alive(), set(self._loaded.new_files), self.number)
             self._catalog.table_followed()
 
     def _alive(self, extent: Extent) -> bool:
@@ -100,18 +100,50 @@ class Stopped:
         return sid not in self._loaded.removed and extent.end > self._loaded.cuts.get(sid, -1)
 
 
+class StoppedNode:
+    """All groups of a node, as one (see `lake.verify.State`)."""
+
+    def __init__(self, groups: list[Stopped]) -> None:
+        self.groups = groups
+
+    @property
+    def position(self) -> int:
+        """Grows whenever something happens."""
+        return sum(group.position for group in self.groups)
+
+    def streams(self) -> Iterator[StreamRow]:
+        return merge(*(group.streams() for group in self.groups), key=lambda row: row.sid)
+
+    def extents(self) -> Iterator[Extent]:
+        return merge(*(group.extents() for group in self.groups), key=_place)
+
+    def extents_in(self, file: str) -> list[Extent]:
+        return [extent for group in self.groups for extent in group.extents_in(file)]
+
+    def files(self) -> dict[str, int | None]:
+        return {name: dead_ms for group in self.groups for name, dead_ms in group.files().items()}
+
+
 def _place(extent: Extent) -> tuple[int, int]:
     return extent.sid, extent.start
 
 
 @contextmanager
-def opened(data: Path, log_file_bytes: int) -> Iterator[Stopped]:
+def opened(data: Path, log_file_bytes: int) -> Iterator[StoppedNode]:
     """Raises Served, NoData, and what a start would raise: LogCorrupt, LogContradiction, CatalogMismatch."""
-    with locked(data), closing(SqliteCatalog(data / "catalog.db")) as catalog:
-        wal = Wal(data / "wal" / "0", log_file_bytes, 1_000)
-        group = Group(wal, catalog, SystemClock(), lambda call: None, Limits(), 1 << 62)
-        registry = Registry()
-        group.domains[registry.name] = registry
-        recover(group)
-        with closing(LakeFiles(data / "catalog.db")) as lake_files:
-            yield Stopped(group, lake_files)
+    directory = DataDirectory(data)
+    with locked(data) as groups_count, ExitStack() as held:
+        groups = [_open(directory, number, groups_count, log_file_bytes, held) for number in range(groups_count)]
+        yield StoppedNode(groups)
+
+
+def _open(directory: DataDirectory, number: int, groups_count: int, log_file_bytes: int, held: ExitStack) -> Stopped:
+    catalog = held.enter_context(closing(SqliteCatalog(directory.catalog(number))))
+    wal = Wal(directory.wal(number), log_file_bytes, 1_000)
+    group = Group(wal, catalog, SystemClock(), lambda call: None, Limits(), 1 << 62, number, groups_count)
+    registry = Registry()
+    group.domains[registry.name] = registry
+    group.domains[Placements.name] = Placements(catalog)
+    recover(group)
+    lake_files = held.enter_context(closing(LakeFiles(directory.catalog(number))))
+    return Stopped(group, lake_files)

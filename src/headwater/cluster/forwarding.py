@@ -2,7 +2,7 @@
 
 Owns the connections to other members that one client connection needs: one for each member it asks, made when it is
 first needed and closed with the client's. Requests keep their order on it, and a client that takes its answers slowly
-slows down only its own. Never forwards what was forwarded to it: whoever owns the group answers, or it is refused.
+slows down only its own. Never decides what is sent on: `doors/http/elsewhere` does.
 
     client -> Exchange -> Upstream.send -> owner's socket -> its answer -> Exchange.reply, or streamed piece by piece
 """
@@ -14,7 +14,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from headwater.cluster.framing import BadAnswer, ResponseFraming
-from headwater.errors import MemberUnavailable, OutcomeUnknown
+from headwater.errors import Failure, MemberUnavailable, OutcomeUnknown
 
 if TYPE_CHECKING:
     from headwater.cluster.members import Members
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 HELD_BYTES_MAX = 64 * 1024
 """An answer up to this size is handed on whole; a longer one is streamed as soon as it is its turn."""
-_NOT_FORWARDED = frozenset((b"expect", b"transfer-encoding", b"content-length"))
+PLACED = b"headwater-placed"
+"""`group/version`: the home of a stream's name says that the stream lives in that group (see `fork_placement`)."""
+_NOT_FORWARDED = frozenset((b"expect", b"transfer-encoding", b"content-length", PLACED))
 """Of the way from the client to here. The body is whole by now and has a length."""
 
 
@@ -37,14 +39,16 @@ class ForwardedHead:
         self.head = head
 
 
-def encode_head(request: Request, size: int) -> bytes:
-    """The request's head as it is sent to its owner, for a body of `size` bytes."""
+def encode_head(request: Request, size: int, placed: bytes | None = None) -> bytes:
+    """The request's head as it is sent to its owner, for a body of `size` bytes. See `PLACED`."""
     lines = [b"%b %b HTTP/%b\r\n" % (request.method, request.target, request.version.encode())]
     for name, value in request.headers.items():
         if name not in _NOT_FORWARDED:
             lines.append(b"%b: %b\r\n" % (name, value))
     if size or request.method in (b"POST", b"PUT"):
         lines.append(b"content-length: %d\r\n" % size)
+    if placed is not None:
+        lines.append(b"%b: %b\r\n" % (PLACED, placed))
     lines.append(b"\r\n")
     return b"".join(lines)
 
@@ -56,20 +60,25 @@ class Forwarder:
         self._members = members
         self.forwarded_count = 0
 
-    def forward(self, exchange: Exchange, member: int) -> None:
+    def forward(self, exchange: Exchange, member: int, placed: bytes | None = None) -> None:
+        """Sends the request to a member. With `placed` it may have been sent on to here already (see `PLACED`)."""
         request = exchange.request
         known = request.known
-        if known is not None:
-            memo = known.memo
-            if type(memo) is not ForwardedHead or memo.member != member:
-                known.memo = memo = ForwardedHead(member, encode_head(request, len(request.body)))
-            head = memo.head
-        else:
-            head = encode_head(request, len(request.body))
+        head = encode_head(request, len(request.body), placed)
+        if known is not None and placed is None:
+            known.memo = ForwardedHead(member, head)
         self.forwarded_count += 1
-        self.upstream(exchange.connection, member).send(exchange, head, request.body)
+        self._upstream(exchange.connection, member).send(exchange, head, request.body)
 
-    def upstream(self, connection: Line, member: int) -> Upstream:
+    def forward_again(self, exchange: Exchange, memo: object) -> bool:
+        """A request whose head was sent to its owner before. False when `memo` says nothing of the kind."""
+        if type(memo) is not ForwardedHead:
+            return False
+        self.forwarded_count += 1
+        self._upstream(exchange.connection, memo.member).send(exchange, memo.head, exchange.request.body)
+        return True
+
+    def _upstream(self, connection: Line, member: int) -> Upstream:
         upstreams = connection.upstreams
         if upstreams is None:
             upstreams = connection.upstreams = {}
@@ -80,7 +89,10 @@ class Forwarder:
 
 
 class Upstream(asyncio.Protocol):
-    """One connection to an owner, on behalf of one client connection. A Streamer while it streams an answer."""
+    """One connection to an owner, on behalf of one client connection.
+
+    A Streamer for every GET, which may be live: the owner has to hear that the client wants no more.
+    """
 
     def __init__(self, connection: Line, member: int, path: str) -> None:
         self._connection = connection
@@ -90,9 +102,12 @@ class Upstream(asyncio.Protocol):
         self._pending: deque[Exchange] = deque()
         self._framing: ResponseFraming | None = None
         self._held: list[bytes] = []
-        self._held_bytes = 0
         self._streaming = False
+        """Parts of the answer under way have been written."""
+        self._ending = False
+        """The owner is to hear that no more requests come."""
         self.over = False
+        """No more requests can be sent."""
         self._connecting = asyncio.get_running_loop().create_task(self._connect(path))
 
     def send(self, exchange: Exchange, head: bytes, body: bytes) -> None:
@@ -103,6 +118,8 @@ class Upstream(asyncio.Protocol):
                 self._unsent.append(part)
             else:
                 self._transport.write(part)
+        if exchange.request.method == b"GET":
+            self._connection.stream(self)
 
     def close(self) -> None:
         """The client is gone, or wants no more."""
@@ -118,16 +135,15 @@ class Upstream(asyncio.Protocol):
         try:
             await asyncio.get_running_loop().create_unix_connection(lambda: self, path)
         except OSError:
-            self.over = True
-            pending, self._pending = self._pending, deque()
-            for exchange in pending:
-                exchange.fail(MemberUnavailable(self._member))
+            self._refuse(MemberUnavailable(self._member))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]  # uvloop's transports are not asyncio's by class
         unsent, self._unsent = self._unsent, []
         for part in unsent:
             self._transport.write(part)  # type: ignore[union-attr]
+        if self._ending:
+            self._transport.write_eof()  # type: ignore[union-attr]
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -167,7 +183,6 @@ class Upstream(asyncio.Protocol):
                 self._transport.pause_reading()
             return
         self._held.append(data)
-        self._held_bytes += len(data)
         if framing.head is None or framing.complete:
             return
         # An event stream is sent as it comes. So is what is long; unless others are to be answered first.
@@ -175,8 +190,8 @@ class Upstream(asyncio.Protocol):
         if is_long and connection.exchanges and connection.exchanges[0] is exchange:
             self._streaming = True
             connection.stream(self)
-            held, self._held, self._held_bytes = self._held, [], 0
-            connection.write(b"".join(held))
+            held, self._held = self._held, []
+            exchange.begin(b"".join(held))
 
     def _end_answer(self) -> None:
         exchange = self._pending.popleft()
@@ -185,19 +200,31 @@ class Upstream(asyncio.Protocol):
             self._streaming = False
             self._connection.finish(exchange)
             return
-        held, self._held, self._held_bytes = self._held, [], 0
+        held, self._held = self._held, []
+        self._let_go()
         exchange.reply(held[0] if len(held) == 1 else b"".join(held))
+
+    def _let_go(self) -> None:
+        if self._connection.streamer is self:
+            self._connection.streamer = None
 
     def _fail(self) -> None:
         """The owner went away: whoever waits is told, and an answer that was begun cannot be ended."""
         self.over = True
-        pending, self._pending = self._pending, deque()
         if self._streaming:
             self._streaming = False
+            self._pending.clear()
             self._connection.abort()
-            return
+        else:
+            self._refuse(OutcomeUnknown(self._member))
+
+    def _refuse(self, failure: Failure) -> None:
+        self.over = True
+        pending, self._pending = self._pending, deque()
         for exchange in pending:
-            exchange.fail(OutcomeUnknown(self._member))
+            self._let_go()
+            is_read = exchange.request.method in (b"GET", b"HEAD")
+            exchange.fail(MemberUnavailable(self._member) if is_read else failure)
 
     # ---- as a Streamer --------------------------------------------------------------------------------------------
 
@@ -209,8 +236,11 @@ class Upstream(asyncio.Protocol):
         """The owner keeps the time of its answer."""
 
     def stop(self) -> None:
-        """This member shuts down; its clients connect again, to another one."""
-        self._connection.abort()
+        """The owner hears what the client's connection heard: no more requests come, so a live answer ends now."""
+        if not self._ending:
+            self._ending = self.over = True
+            if self._transport is not None:
+                self._transport.write_eof()
 
     def lost(self) -> None:
         self.close()

@@ -16,7 +16,7 @@ import shutil
 import signal
 import socket
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -66,6 +66,22 @@ def reserve(host: str, port: int) -> tuple[list[socket.socket], int]:
             sock.close()
         raise CannotListen(error.strerror or str(error)) from None
     return held, port
+
+
+def listen_shared(host: str, port: int, backlog: int) -> list[socket.socket]:
+    """Sockets that listen on an address which others listen on as well. Raises OSError."""
+    sockets: list[socket.socket] = []
+    try:
+        for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+            sock = shared_socket(family, kind, protocol)
+            sockets.append(sock)
+            sock.bind(address)
+            sock.listen(backlog)
+    except OSError:
+        for sock in sockets:
+            sock.close()
+        raise
+    return sockets
 
 
 def shared_socket(family: int, kind: int, protocol: int) -> socket.socket:
@@ -144,9 +160,9 @@ class Worker:
 
 
 async def supervise(
-    orders: Sequence[Order], command: Sequence[str], fds: Sequence[int], grace_s: float, ready: str
+    orders: Sequence[Order], command: Sequence[str], fds: Sequence[int], grace_s: float, ready: Callable[[], None]
 ) -> int:
-    """Runs `command` for each order until SIGTERM or SIGINT; returns the exit code. Prints `ready` once all are."""
+    """Runs `command` for each order until SIGTERM or SIGINT; returns the exit code. Calls `ready` once all are."""
     workers = [Worker(order, fds, command) for order in orders]
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -159,7 +175,7 @@ async def supervise(
     keepers: list[asyncio.Task[None]] = []
     if starting.done() and all(starting.result()):
         keepers = [loop.create_task(worker.keep()) for worker in workers]
-        print(ready, flush=True)
+        ready()
         await stopping.wait()
     elif starting.done():
         code = EXIT_FAILED  # whoever could not start has said why

@@ -6,9 +6,12 @@ Owns admission, the sweep and the shutdown of one listener. Never knows a protoc
 from __future__ import annotations
 
 import asyncio
+import os
+from contextlib import suppress
 from typing import Generic, Protocol, TypeVar
 
 SWEEP_S = 0.5
+BACKLOG = 4096
 
 
 class Served(Protocol):
@@ -29,6 +32,12 @@ class Served(Protocol):
     def abort(self) -> None: ...
 
 
+class Closable(Protocol):
+    """What accepts connections."""
+
+    def close(self) -> None: ...
+
+
 C = TypeVar("C", bound=Served)
 
 
@@ -41,8 +50,8 @@ class Listener(Generic[C]):
         self.refused_count = 0
         self._connections_max = connections_max
         self._loop = asyncio.get_running_loop()
-        self._server: asyncio.Server | None = None
-        self._lake_gc: asyncio.Task[None] | None = None
+        self._accepting: list[Closable] = []
+        self._sweeping: asyncio.Task[None] | None = None
 
     @property
     def now_s(self) -> float:
@@ -54,9 +63,20 @@ class Listener(Generic[C]):
 
     async def listen(self, host: str, port: int) -> int:
         """Starts to accept; returns the port, which the system chose when `port` is 0. Raises OSError."""
-        self._server = await self._loop.create_server(self.accept, host, port, backlog=4096)
-        self._lake_gc = self._loop.create_task(self._sweep())
-        return int(self._server.sockets[0].getsockname()[1])
+        server = await self._loop.create_server(self.accept, host, port, backlog=BACKLOG)
+        self.begin(server)
+        return int(server.sockets[0].getsockname()[1])
+
+    async def listen_unix(self, path: str) -> None:
+        """The same on a Unix socket, which takes the place of one that an earlier process left. Raises OSError."""
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+        self.begin(await self._loop.create_unix_server(self.accept, path, backlog=BACKLOG))
+
+    def begin(self, *accepting: Closable) -> None:
+        """Connections come from `accepting` from now on, which are closed when no more are taken."""
+        self._accepting += accepting
+        self._sweeping = self._sweeping or self._loop.create_task(self._sweep())
 
     def admit(self, connection: C) -> bool:
         """False when there are too many connections, or none are taken any more. The overflow is cut, not queued."""
@@ -87,8 +107,8 @@ class Listener(Generic[C]):
     async def close(self, grace_s: float) -> None:
         """Stops accepting, lets connections finish what is under way, and cuts what is left after `grace_s`."""
         self.closing = True
-        if self._server is not None:
-            self._server.close()
+        for accepting in self._accepting:
+            accepting.close()
         for connection in list(self.connections):
             try:
                 connection.shut_down()
@@ -99,6 +119,6 @@ class Listener(Generic[C]):
             await asyncio.sleep(0.02)
         for connection in list(self.connections):
             connection.abort()
-        if self._lake_gc is not None:
-            self._lake_gc.cancel()
+        if self._sweeping is not None:
+            self._sweeping.cancel()
         await asyncio.sleep(0)

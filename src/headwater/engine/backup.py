@@ -1,13 +1,15 @@
-"""Backups: a copy of catalog and log that a node could start from after a crash, and a hold on what they speak of.
+"""Backups: a copy of a group's catalog and log that it could start from after a crash, and a hold on what they name.
 
-Owns holds: while there is one, the lake's gc deletes nothing and superseded snapshots stay. Never stops anything else:
-copies are made in worker threads, and what is left of the log at the end is small.
+Owns holds: while there is one, gc deletes nothing of the group and superseded snapshots stay. Never stops anything
+else: copies are made in worker threads, and what is left of the log at the end is small.
 
     hold -> flush -> checkpoint -> copy of the catalog, true for C -> copy of the log, from the catalog's floor to S
 
 Everything acknowledged before `take` returned is in the copies: S is read, and the last of the log copied, in the very
 turn of the event loop in which it returns. What was deleted before the hold began was not referred to any more by then,
 and the checkpoint comes later: neither copy speaks of it.
+
+A backup of a node is a hold on each of its groups, one after another: each cut is consistent in itself alone.
 """
 
 from __future__ import annotations

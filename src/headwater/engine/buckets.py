@@ -17,11 +17,8 @@ decision.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-
 from headwater.engine.engine import Engine
+from headwater.engine.keyed_locks import KeyedLocks
 from headwater.engine.listing import Listed, Page, page
 from headwater.engine.outcome_future import OutcomeFuture
 from headwater.engine.questions import Questions
@@ -44,8 +41,8 @@ class Buckets:
         """Buckets that were made, as far as this process asked."""
         self._forgotten: dict[str, int] = {}
         """Version of the last deletion that this process heard of, by bucket."""
-        self._deciding: dict[str, tuple[asyncio.Lock, int]] = {}
-        """Of group 0's process: buckets that are being made, deleted or asked for, and by how many."""
+        self._deciding = KeyedLocks()
+        """Of group 0's process: buckets that are being made, deleted or asked for."""
         self._version = 0
         questions.register("bucket_made", self._answer_made)
         questions.register("bucket_count", self._answer_count)
@@ -89,12 +86,12 @@ class Buckets:
 
     async def create(self, name: str) -> None:
         """On return the bucket is durable. Raises BucketExists. Called where group 0 is."""
-        async with self._decide(name):
+        async with self._deciding.of(name):
             await self._submit(CreateBucket(name))
 
     async def delete(self, name: str) -> None:
         """On return it is durably gone. Raises BucketNotFound, BucketNotEmpty. Called where group 0 is."""
-        async with self._decide(name):
+        async with self._deciding.of(name):
             self._version = max(self._version + 1, self._engine.clock.now_ms())
             counts = await self._questions.ask_all("bucket_forget", name, self._version, into=int)
             bucket = self._engine.owned[DIRECTORY].group.loaded.bucket(name)
@@ -110,7 +107,7 @@ class Buckets:
     # ---- answers --------------------------------------------------------------------------------------------------
 
     async def _answer_made(self, name: str) -> tuple[bool, int]:
-        async with self._decide(name):
+        async with self._deciding.of(name):
             bucket = self._engine.owned[DIRECTORY].group.loaded.bucket(name)
             self._version = max(self._version + 1, self._engine.clock.now_ms())
             return bucket is not None and bucket.explicit, self._version
@@ -151,21 +148,6 @@ class Buckets:
         future = OutcomeFuture()
         self._engine.owned[DIRECTORY].group.submit_bucket(command, future)
         await future.success()
-
-    @asynccontextmanager
-    async def _decide(self, name: str) -> AsyncIterator[None]:
-        """One at a time for each bucket; what nobody waits for is forgotten."""
-        lock, users_count = self._deciding.get(name) or (asyncio.Lock(), 0)
-        self._deciding[name] = lock, users_count + 1
-        try:
-            async with lock:
-                yield
-        finally:
-            users_count = self._deciding[name][1] - 1
-            if users_count:
-                self._deciding[name] = lock, users_count
-            else:
-                del self._deciding[name]
 
 
 def merged(pages: list[Page], limit: int) -> Page:

@@ -15,13 +15,18 @@ from headwater.engine.group import Group
 from headwater.engine.loaded_stream import Follower, LoadedStream, Observer
 from headwater.engine.owned_group import OwnedGroup
 from headwater.engine.pending_answers import Waiter
+from headwater.engine.placements import Placement
 from headwater.engine.questions import LocalQuestions, Questions
 from headwater.engine.read_plan import Slice
 from headwater.engine.reads import Done
 from headwater.engine.reads_by_id import Place, Record
-from headwater.errors import Failure
+from headwater.errors import Failure, MemberUnavailable
 from headwater.model.commands import Command
 from headwater.ports import Clock
+
+GUESTS_MAX = 65_536
+BARRED_MAX = 10_000
+"""What is refused by them was under way when a name was placed elsewhere: seconds would do. Overflow: the oldest go."""
 
 
 class NotOwned(Exception):
@@ -53,6 +58,11 @@ class Engine:
         self._only = only
         self._usage = next(iter(owned.values())).group.usage
         """Reads are counted by bucket, whatever group they were of: one of this process keeps the counts."""
+        self._guests: dict[str, int] = {}
+        """Names whose home another process serves, and the group of this one that it placed them in. Overflow: all are
+        forgotten; whoever is served just then is refused, and may try again."""
+        self._barred: dict[str, int] = {}
+        """See `bar`."""
         self.joined_count = 0
         """Appends that a door submitted together with the one before them."""
 
@@ -64,20 +74,55 @@ class Engine:
             return 0
         return xxh3_64_intdigest(key.encode()) % self.groups_count
 
+    def placement(self, key: str) -> Placement | None:
+        """Where the stream of that name lives when that is not its home, which this process serves."""
+        owned = self.owned[self.home(key)]
+        return None if key in owned.group.loaded.by_key else owned.placements.get(key)
+
     def place(self, key: str) -> int:
-        """The group that the stream of that name lives in, as far as this process can tell without asking another."""
-        return self.home(key)
+        """The group that the stream of that name lives in, or would be created in; its home when another process
+        serves that, and may know better."""
+        if self._only is not None:
+            return 0
+        home = self.home(key)
+        placed = self.placement(key) if home in self.owned else None
+        return home if placed is None else placed.group
 
     async def locate(self, key: str) -> int:
         """The group that the stream of that name lives in, or would be created in."""
-        return self.place(key)
+        home = self.home(key)
+        if home in self.owned:
+            return self.place(key)
+        return int(await self.questions.ask_owner(home, "placement", key))
+
+    def admit(self, key: str, group: int, version: int, creates: bool) -> None:
+        """The name's home, which another process serves, has sent a request to `group` by a placement.
+
+        Raises NotOwned, and MemberUnavailable for a creation when the name has been placed elsewhere since.
+        """
+        if group not in self.owned:
+            raise NotOwned(group)
+        if creates and self._barred.get(key, -1) >= version:
+            raise MemberUnavailable(self.questions.owner(self.home(key)))
+        if len(self._guests) >= GUESTS_MAX:
+            self._guests.clear()
+        self._guests[key] = group
+
+    def bar(self, key: str, version: int) -> None:
+        """Refuses from now on creations that were sent here by a placement of that version or an older one."""
+        self._barred.pop(key, None)
+        self._barred[key] = version
+        if len(self._barred) > BARRED_MAX:
+            del self._barred[next(iter(self._barred))]
 
     def group(self, key: str) -> Group:
         """Raises NotOwned."""
         if self._only is not None:
             return self._only
-        number = self.home(key)
+        number = self.place(key)
         found = self.owned.get(number)
+        if found is None and (guest := self._guests.get(key)) is not None and self.home(key) not in self.owned:
+            found = self.owned[guest]
         if found is None:
             raise NotOwned(number)
         return found.group

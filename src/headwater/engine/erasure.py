@@ -1,4 +1,4 @@
-"""Erasure: what was deleted leaves the node's own files too, its log and its catalog, before the caller is answered.
+"""Erasure: what was deleted leaves a group's own files too, its log and its catalog, before the caller is answered.
 
 Owns the order of that. Never deletes a stream or an object of the lake: a stream is gone before this begins, and
 objects go after gc's grace period, as does what the table's log says of them.

@@ -190,6 +190,10 @@ class Group:
             self.loaded.settle(streams[extent.sid], extent, position)
         self._want_commit()
 
+    def has(self, key: str) -> bool:
+        """Whether there is a stream of that name, visible yet or not, or soft-deleted."""
+        return self._source(key, self.clock.now_ms()) is not None
+
     def _source(self, key: str, now_ms: int) -> LoadedStream | None:
         source = self.loaded.find(key)
         if source is not None and source.deadline_ms <= now_ms:

@@ -44,6 +44,8 @@ class Domain(Protocol):
     """State beside the streams that lives in the same log and catalog. See `Group.note`."""
 
     name: str
+    in_memory: bool
+    """Whether the last checkpoint's state is loaded when the group recovers. Otherwise the domain looks things up."""
 
     def apply(self, body: bytes, at_ms: int, position: int) -> None:
         """Makes an event true. Called when it is decided, and again for each event since the checkpoint on recovery."""

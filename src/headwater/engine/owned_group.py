@@ -16,6 +16,7 @@ from headwater.engine.erasure import Eraser
 from headwater.engine.flush import Flusher
 from headwater.engine.group import Group
 from headwater.engine.lake_gc import LakeGc
+from headwater.engine.placements import Placements
 from headwater.engine.reads import Reads
 from headwater.engine.reads_by_id import ReadsById
 from headwater.engine.recovery import begin_incarnation, recover
@@ -55,6 +56,10 @@ class CatalogFiles(Protocol):
 
     def copy(self, to: Path) -> CatalogCopy: ...
 
+    def scrub(self, name: str) -> bool:
+        """Removes a name's traces from the catalog's file (see `catalog.scrub`)."""
+        ...
+
 
 class OwnedGroup:
     """`log`, `lake` and `files` are None for a node that keeps nothing: it has none of what works on them.
@@ -75,6 +80,8 @@ class OwnedGroup:
     ) -> None:
         """`report` is told what went wrong with what."""
         self.group = group
+        self.placements = Placements(group.catalog)
+        group.domains[Placements.name] = self.placements
         self.log = log
         self.files = files
         self._rng = rng
@@ -98,6 +105,7 @@ class OwnedGroup:
         self.lake_gc: LakeGc | None = None
         self.swapper: Swapper | None = None
         self.backups: Backups | None = None
+        self.eraser: Eraser | None = None
         self._lake_files: Any = None
         if lake is None or files is None or log is None:
             return
@@ -116,6 +124,7 @@ class OwnedGroup:
         )
         self.swapper = Swapper(group, lake, self.flusher, self.lake_gc, files.open)
         self.backups = Backups(group, log, self.flusher, files.copy, files.held_directory, rng)
+        self.eraser = Eraser(group, log, self.flusher, lake, self.backups, files.open, files.scrub)
         self.lake_gc.held = self.upkeep.held = self.backups.held
 
     @property
@@ -157,12 +166,6 @@ class OwnedGroup:
         self.reads.close()
         self.group.log.close()
         self.group.catalog.close()
-
-    def eraser(self, lake: Lake, scrub: Callable[[str], bool]) -> Eraser | None:
-        """`scrub` has a name leave the catalog's file. None for a node that keeps nothing."""
-        if self.log is None or self.flusher is None or self.backups is None or self.files is None:
-            return None
-        return Eraser(self.group, self.log, self.flusher, lake, self.backups, self.files.open, scrub)
 
     def failures(self) -> dict[str, str | None]:
         """What is wrong with what; None where nothing is."""

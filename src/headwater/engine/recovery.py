@@ -58,7 +58,8 @@ class _Fold:
         group = self._group
         count = 0
         for name, domain in group.domains.items():
-            domain.restore(group.catalog.load_things(name))
+            if domain.in_memory:
+                domain.restore(group.catalog.load_things(name))
         floor = group.catalog.log_floor
         for position, event in group.log.replay(self._checkpoint):
             if position <= floor:
@@ -156,7 +157,9 @@ class _Fold:
             return None
         return stream
 
-    def _put_back(self, stream: LoadedStream, records: list[bytes], start: int, position: int, ms: int, n: int) -> None:
+    def _put_back(
+        self, stream: LoadedStream, records: list[bytes], start: int, position: int, ms: int, n: int
+    ) -> None:
         """Payload of an event that the catalog's row already tells of: only the log still holds it."""
         end = start + sum(map(len, records))
         keep_all = stream.children > 0  # forks read what their source itself has let go

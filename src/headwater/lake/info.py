@@ -7,7 +7,7 @@ judges what it finds: `verify` does.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -19,15 +19,6 @@ from headwater.lake.store import LakeDamaged, ObjectStore
 
 _COLUMNS = ("path", "size_bytes", "modification_time", "num_records", "min.group", "min.position", "max.position")
 """Of Delta's list of files, in the order of `FileInfo`'s fields."""
-
-
-class Counted(Protocol):
-    """The catalog, as far as it is counted here (see `catalog.lake_files`)."""
-
-    def position(self) -> int: ...
-    def counts(self) -> dict[str, int]: ...
-    def files(self) -> dict[str, int | None]: ...
-    def live_rows(self) -> dict[str, int]: ...
 
 
 def read_table(store: ObjectStore) -> tuple[int, dict[str, FileInfo]] | None:
@@ -44,31 +35,33 @@ def read_table(store: ObjectStore) -> tuple[int, dict[str, FileInfo]] | None:
     return table.version(), {row[0]: FileInfo(*row) for row in zip(*columns, strict=True)}
 
 
-def describe(store: ObjectStore, catalog: Counted) -> dict[str, Any]:
-    """Costs a listing of the table and of the snapshots, and a walk over an index of the catalog."""
+def describe(store: ObjectStore, counts: Mapping[int, Mapping[str, int]]) -> dict[str, Any]:
+    """`counts` are those of each group's catalog (see `catalog.lake_files`).
+
+    Costs a listing of the table and of the snapshots.
+    """
     found = read_table(store)
     version, files = (None, {}) if found is None else found
-    live = catalog.live_rows()
-    known = catalog.files()
     total = _sum(files.values())
-    rows = total["rows"]
     snapshots = [stored.size_bytes for stored in store.list(SNAPSHOTS)]
-    live_count = sum(live.values())
+    names = ("rows_live", "files_without_records", "files_waiting_for_deletion", "streams", "extents")
+    counted = {name: sum(of_group[name] for of_group in counts.values()) for name in names}
+    groups = sorted(counts.keys() | {info.group for info in files.values() if info.group is not None})
     return {
         "lake": store.uri,
         "table_version": version,
         **total,
-        "rows_live": live_count,
-        "rows_dead": max(0, rows - live_count),
-        "files_without_records": len(known.keys() - live.keys()),
-        "files_waiting_for_deletion": sum(1 for dead_ms in known.values() if dead_ms is not None),
+        "rows_dead": max(0, total["rows"] - counted["rows_live"]),
+        **counted,
         "snapshots": len(snapshots),
         "snapshot_bytes": sum(snapshots),
-        **catalog.counts(),
-        "catalog_position": catalog.position(),
         "groups": [
-            {"group": group, **_sum(info for info in files.values() if info.group == group)}
-            for group in sorted({info.group for info in files.values() if info.group is not None})
+            {
+                "group": group,
+                **_sum(info for info in files.values() if info.group == group),
+                "catalog_position": counts.get(group, {}).get("catalog_position"),
+            }
+            for group in groups
         ],
     }
 

@@ -5,11 +5,15 @@ Owns names and help texts. Never sits on a hot path: it reads plain ints when so
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
 
 import msgspec
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from headwater.engine.questions import Questions
+from headwater.errors import Failure
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -20,27 +24,67 @@ class Gauge(msgspec.Struct, frozen=True):
     read: Callable[[], float]
     counts: bool = False
     """True for a number that only grows."""
+    merge: Callable[[Iterable[float]], float] = sum
+    """What the numbers of several processes come to."""
 
 
 class Metrics:
-    """One table of readings, exported in both forms."""
+    """One table of readings, exported in both forms, over all processes of the node."""
 
-    def __init__(self) -> None:
+    def __init__(self, questions: Questions) -> None:
         self._readings: list[Gauge] = []
-        self._registry = CollectorRegistry()
-        self._registry.register(self)
+        self._questions = questions
+        questions.register("readings", self._answer)
 
     def add(self, *readings: Gauge) -> None:
         self._readings.extend(readings)
 
+    async def _answer(self) -> dict[str, float]:
+        return {reading.name: reading.read() for reading in self._readings}
+
+    async def _values(self) -> dict[str, float]:
+        members = range(self._questions.count)
+        found = [values for values in await asyncio.gather(*map(self._of, members)) if values is not None]
+        values = {
+            reading.name: reading.merge([one[reading.name] for one in found if reading.name in one])
+            for reading in self._readings
+        }
+        if len(members) > 1:
+            values |= {"workers": len(members), "workers_answering": len(found)}
+        return values
+
+    async def _of(self, member: int) -> dict[str, float] | None:
+        try:
+            found: dict[str, float] = await self._questions.ask(member, "readings", into=dict[str, int | float])
+            return found
+        except Failure:
+            return None
+
+    async def prometheus(self) -> tuple[int, str, bytes]:
+        values = await self._values()
+        registry = CollectorRegistry()
+        registry.register(_Values(self._readings + _WORKERS, values))
+        return 200, TEXT, generate_latest(registry)
+
+    async def json(self) -> tuple[int, str, bytes]:
+        return 200, "application/json", msgspec.json.encode(await self._values())
+
+
+_WORKERS = [
+    Gauge("workers", "Processes of the node.", lambda: 1),
+    Gauge("workers_answering", "Processes of the node that answer; the other numbers are theirs.", lambda: 1),
+]
+
+
+class _Values:
+    """As the Prometheus client collects them."""
+
+    def __init__(self, readings: list[Gauge], values: dict[str, float]) -> None:
+        self._readings = readings
+        self._values = values
+
     def collect(self) -> Iterable[Metric]:
         for reading in self._readings:
-            family = CounterMetricFamily if reading.counts else GaugeMetricFamily
-            yield family(f"headwater_{reading.name}", reading.help, value=reading.read())
-
-    def prometheus(self) -> tuple[int, str, bytes]:
-        return 200, TEXT, generate_latest(self._registry)
-
-    def json(self) -> tuple[int, str, bytes]:
-        values = {reading.name: reading.read() for reading in self._readings}
-        return 200, "application/json", msgspec.json.encode(values)
+            if reading.name in self._values:
+                family = CounterMetricFamily if reading.counts else GaugeMetricFamily
+                yield family(f"headwater_{reading.name}", reading.help, value=self._values[reading.name])

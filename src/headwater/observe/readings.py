@@ -46,7 +46,7 @@ def engine_gauges(engine: Engine) -> list[Gauge]:
         *found,
         total("flushes", "Files settled into the lake.", lambda one: one.flusher.flushes_count, True),  # type: ignore[union-attr]
         total("flushed_bytes", "Payload bytes settled into the lake.", lambda one: one.flusher.flushed_bytes, True),  # type: ignore[union-attr]
-        Gauge("flush_lag_seconds", "Time since everything was settled.", lambda: _lag_s(engine)),
+        Gauge("flush_lag_seconds", "Time since everything was settled.", lambda: _lag_s(engine), merge=max),
         total("lake_gc_runs", "Runs of the lake's gc.", lambda one: one.lake_gc.runs_count, True),  # type: ignore[union-attr]
         total("lake_gc_files", "Files deleted by the lake's gc.", lambda one: one.lake_gc.files_deleted_count, True),  # type: ignore[union-attr]
         total("lake_gc_bytes", "Bytes deleted by the lake's gc.", lambda one: one.lake_gc.bytes_deleted, True),  # type: ignore[union-attr]

@@ -41,6 +41,7 @@ class Registry:
     """The `Domain` of subscriptions."""
 
     name = "subscriptions"
+    in_memory = True
 
     def __init__(self) -> None:
         self.by_id: dict[str, Subscription] = {}

@@ -45,6 +45,7 @@ class Server(Protocol):
     bodies: Budget
     slicer: Slicer
     closing: bool
+    internal: bool
 
     @property
     def now_s(self) -> float: ...
@@ -75,6 +76,7 @@ class Connection(asyncio.Protocol):
         "_server",
         "_transport",
         "exchanges",
+        "internal",
         "paused",
         "responder",
         "slicer",
@@ -87,6 +89,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, server: Server) -> None:
         settings = server.settings
         self._server = server
+        self.internal = server.internal
         self.responder = server.responder
         self.slicer = server.slicer
         self._parser = RequestParser(
@@ -309,7 +312,9 @@ class Connection(asyncio.Protocol):
             self._deadline_s = now_s + self._server.settings.idle_timeout_ms / 1000
         elif now_s >= self._deadline_s and not self._closing:
             if self._phase == IDLE:
-                self.close()
+                # What another process sends on may be on its way: that process closes with its client.
+                if not self.internal:
+                    self.close()
             elif self._phase == BODY and self._goes_on(now_s, self._parser.body_bytes, self._body_timeout_s):
                 pass
             elif not self.exchanges and not self._deaf:

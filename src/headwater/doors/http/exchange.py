@@ -60,6 +60,8 @@ class Line(Protocol):
 
     responder: Responder
     slicer: Slicer
+    internal: bool
+    """Another process of this node is the client."""
     exchanges: deque[Exchange]
     waiting: deque[Any]
     streamer: Streamer | None
@@ -106,6 +108,11 @@ class Exchange:
         """True once a part of the answer has been written: it cannot become another one any more."""
         self.then: Callable[[Exchange, Outcome], None] | None = None
         """What to do with the outcome of a submitted command."""
+
+    @property
+    def internal(self) -> bool:
+        """True when another process of this node sent the request, or sent it on."""
+        return self.connection.internal
 
     def only(self, method: bytes, rest: bytes = b"") -> None:
         """Refuses any other method, and a path that goes on."""

@@ -17,14 +17,21 @@ from headwater.doors.http.wire import Budget, Heads
 from headwater.doors.listener import Listener
 from headwater.errors import Failure
 
+INTERNAL_CONNECTIONS_MAX = 1_000_000
+"""Every client's connection may have one to each other process: what limits clients limits these."""
+
 
 class HttpServer(Listener[Connection]):
-    def __init__(self, settings: Settings, routes: Routes, responder: Responder) -> None:
-        super().__init__(settings.connections_max)
+    def __init__(
+        self, settings: Settings, routes: Routes, responder: Responder, bodies: Budget, internal: bool = False
+    ) -> None:
+        """`internal`: its clients are other processes of this node, which have admitted and limited theirs."""
+        super().__init__(INTERNAL_CONNECTIONS_MAX if internal else settings.connections_max)
+        self.internal = internal
         self.settings = settings
         self.responder = responder
         self.heads = Heads()
-        self.bodies = Budget(settings.bodies_bytes_max)
+        self.bodies = bodies
         self.slicer = Slicer(self.bodies)
         self._routes = routes
         self.swept()

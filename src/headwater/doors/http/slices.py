@@ -32,6 +32,7 @@ class Sliced(Protocol):
     def broke(self) -> None: ...
 
 
+
 class Slicer:
     """Bound: one request of each connection. Their bodies count as still arriving; overflow: others' are refused."""
 

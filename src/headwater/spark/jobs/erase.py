@@ -203,7 +203,7 @@ def erase_stream(
         ],
         "conflicts": conflicts,
         "erased_ms": erased_ms,
-        "log_cleared_below": cleared["log_position"],
+        "log_cleared_below": cleared["log_positions"],
         "catalog_rewritten": cleared["catalog_rewritten"],
         "table_log_goes_below_version": cleared["table_version"],
         "objects_waiting_for_gc": objects,

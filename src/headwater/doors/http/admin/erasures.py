@@ -2,20 +2,24 @@
 
 Owns `/__headwater/erase` and `/__headwater/erase/known`. Never deletes a stream, and never answers with a name.
 
-    POST /__headwater/erase          {"stream": "users/4711"} -> the same, and log_position, table_version, ...
+    POST /__headwater/erase          {"stream": "users/4711"} -> the same, and log_positions, table_version, ...
     POST /__headwater/erase/known    {"stream": "users/4711"} -> stream_hash, subscriptions; changes nothing
+
+Every group is cleared: which one held a stream that is gone is known to nobody, as a fork lives with its source.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 import msgspec
 
 from headwater.config import Settings
 from headwater.doors.http import headers as parse
-from headwater.doors.http.connection import Exchange
-from headwater.engine.erasure import Eraser
+from headwater.doors.http.exchange import Exchange
+from headwater.engine.engine import Engine
+from headwater.engine.erasure import Erased
 from headwater.errors import BadBody, BadQuery, NoSuchRoute
 
 
@@ -29,20 +33,23 @@ _decode = msgspec.json.Decoder(Wish).decode
 class Erasures:
     def __init__(
         self,
-        eraser: Eraser | None,
+        engine: Engine,
         hash_name: Callable[[str], str] | None,
         subscriptions_of: Callable[[str], list[str]],
         settings: Settings,
     ) -> None:
-        self._eraser = eraser
+        """`hash_name` is None for a node that keeps nothing."""
+        self._engine = engine
         self._hash_name = hash_name
         self._subscriptions_of = subscriptions_of
-        """Ids of the subscriptions that name a stream, by its key."""
+        """Ids of the subscriptions of this process that name a stream, by its key."""
         self._settings = settings
+        engine.questions.register("erase", self._answer_erase)
+        engine.questions.register("subscriptions_of", self._answer_subscriptions)
 
     def handle(self, exchange: Exchange, rest: bytes, query: bytes) -> None:
         exchange.only(b"POST")
-        if self._eraser is None or self._hash_name is None:
+        if self._hash_name is None:
             raise BadQuery("erase", "this node keeps nothing that could be erased")
         if rest not in (b"", b"/", b"/known"):
             raise NoSuchRoute
@@ -51,14 +58,37 @@ class Erasures:
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise BadBody(f'expected {{"stream": "bucket/name"}} ({error})') from None
         key = parse.stream_key(parse.FLAT_PREFIX + asked, self._settings.stream_name_bytes_max)
-        if rest == b"/known":
-            exchange.json(200, self._known(key, self._hash_name))
-        else:
-            exchange.run(self._erase(exchange, key, self._eraser, self._hash_name))
+        exchange.run(self._answer(exchange, key, self._hash_name(key), erasing=rest != b"/known"))
 
-    def _known(self, key: str, hash_name: Callable[[str], str]) -> dict[str, object]:
-        return {"stream_hash": hash_name(key), "subscriptions": self._subscriptions_of(key)}
+    async def _answer(self, exchange: Exchange, key: str, name_hash: str, erasing: bool) -> None:
+        questions = self._engine.questions
+        named = await questions.ask_all("subscriptions_of", key, into=list[str])
+        facts: dict[str, object] = {
+            "stream_hash": name_hash,
+            "subscriptions": sorted({one for some in named for one in some}),
+        }
+        if erasing:
+            numbers = range(self._engine.groups_count)
+            asked = (questions.ask_owner(number, "erase", number, key, into=Erased) for number in numbers)
+            facts |= _summed(dict(zip(numbers, await asyncio.gather(*asked), strict=True)))
+        exchange.json(200, facts)
 
-    async def _erase(self, exchange: Exchange, key: str, eraser: Eraser, hash_name: Callable[[str], str]) -> None:
-        erased = await eraser.erase(key)
-        exchange.json(200, {**self._known(key, hash_name), **msgspec.to_builtins(erased)})
+    async def _answer_erase(self, number: int, key: str) -> Erased:
+        eraser = self._engine.owned[number].eraser
+        if eraser is None:
+            raise BadQuery("erase", "this node keeps nothing that could be erased")
+        return await eraser.erase(key)
+
+    async def _answer_subscriptions(self, key: str) -> list[str]:
+        return self._subscriptions_of(key)
+
+
+def _summed(erased: dict[int, Erased]) -> dict[str, object]:
+    of_groups = erased.values()
+    return {
+        "log_positions": {str(number): one.log_position for number, one in erased.items()},
+        "catalog_rewritten": any(one.catalog_rewritten for one in of_groups),
+        "table_version": max(one.table_version for one in of_groups),
+        # A backup has a hold on each group: those of the group with most of them are as many as there are backups.
+        "backups_held": max(one.backups_held for one in of_groups),
+    }

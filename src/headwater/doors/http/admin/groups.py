@@ -15,8 +15,10 @@ and with a call that is not about one group, of as many groups as the caller kno
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable
+from typing import Any
 
 from headwater.doors.http.exchange import Exchange
 from headwater.engine.engine import Engine
@@ -28,6 +30,7 @@ PREFIX = "/__headwater/groups"
 GroupCall = Callable[[Exchange, OwnedGroup, bytes, bytes], None]
 """A handler for everything below a name: (exchange, the group, rest of the path, query)."""
 EXPECTED_LOG = "Headwater-Expected-Log"
+_EXPECTED_NAME = EXPECTED_LOG.lower().encode()
 _NUMBER = re.compile(rb"0|[1-9][0-9]{0,8}")
 _BELOW = re.compile(rb"/(0|[1-9][0-9]{0,8})/(.*)", re.DOTALL)
 _EXPECTED = re.compile(rb"([0-9a-f]{1,64})/([0-9a-f]{1,64})/([0-9]{1,18})")
@@ -35,8 +38,12 @@ _EXPECTED_FORM = "LOG/INCARNATION/POSITION"
 
 
 class GroupCalls:
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, again: Callable[[Exchange], None]) -> None:
+        """`again` handles a request once more, from the beginning."""
         self._engine = engine
+        self._again = again
+        engine.questions.register("group_states", self._answer_states)
+        engine.questions.register("check_log", self._answer_check)
         self._calls: dict[bytes, GroupCall] = {}
 
     def call(self, name: str, call: GroupCall) -> None:
@@ -47,7 +54,7 @@ class GroupCalls:
         """Everything below PREFIX."""
         if rest in (b"", b"/"):
             exchange.only(b"GET")
-            exchange.json(200, {"groups": self._engine.states()})
+            exchange.run(self._states(exchange))
             return
         found = _BELOW.fullmatch(rest)
         if found is None:
@@ -60,6 +67,14 @@ class GroupCalls:
                 return
         raise NoSuchRoute
 
+    async def _states(self, exchange: Exchange) -> None:
+        found = await self._engine.questions.ask_all("group_states", into=list[dict[str, Any]])
+        states = [state for answer in found for state in answer]
+        exchange.json(200, {"groups": sorted(states, key=lambda state: int(state["group"]))})
+
+    async def _answer_states(self) -> list[dict[str, Any]]:
+        return self._engine.states()
+
     def owned(self, number: int) -> OwnedGroup:
         """Raises NoSuchGroup, MemberUnavailable."""
         engine = self._engine
@@ -70,20 +85,46 @@ class GroupCalls:
             raise MemberUnavailable(engine.questions.owner(number))
         return found
 
-    def expect(self, path: bytes, expected: bytes) -> None:
-        """Raises AnotherLog or LogSetBack unless the logs hold what the header says of them."""
+    # ---- what is expected of logs ---------------------------------------------------------------------------------
+
+    def expect(self, exchange: Exchange, path: bytes, expected: bytes) -> bool:
+        """Raises AnotherLog or LogSetBack unless the logs hold what the header says of them.
+
+        True when others have to be asked: then the request is refused, or handled again, once they have answered.
+        """
         below = _BELOW.fullmatch(path[len(PREFIX) :]) if path.startswith(PREFIX.encode()) else None
         of_path = None if below is None else int(below[1])
         if of_path is not None:
-            check_log(self.owned(of_path).group, expected)
-            return
+            if of_path in self._engine.owned:  # otherwise whoever it is sent on to checks it
+                check_log(self._engine.owned[of_path].group, expected)
+            return False
+        elsewhere: list[tuple[int, bytes]] = []
         for part in expected.split(b","):
             number, mark, of_group = part.strip(b" ").partition(b":")
             if not mark or _NUMBER.fullmatch(number) is None:
                 raise BadHeader(
                     EXPECTED_LOG, f"expected GROUP:{_EXPECTED_FORM}, or several with commas, as {PREFIX} has them"
                 )
-            check_log(self.owned(int(number)).group, of_group)
+            if int(number) in self._engine.owned:
+                check_log(self._engine.owned[int(number)].group, of_group)
+            elif int(number) < self._engine.groups_count:
+                elsewhere.append((int(number), of_group))
+            else:
+                raise NoSuchGroup(int(number), self._engine.groups_count)
+        if elsewhere:
+            exchange.run(self._expect_elsewhere(exchange, elsewhere))
+        return bool(elsewhere)
+
+    async def _expect_elsewhere(self, exchange: Exchange, expected: list[tuple[int, bytes]]) -> None:
+        ask = self._engine.questions.ask_owner
+        await asyncio.gather(*(ask(number, "check_log", number, of_group) for number, of_group in expected))
+        request = exchange.request
+        # What the parser remembers of the header block is shared with other requests, so it is not changed.
+        request.headers = {name: value for name, value in request.headers.items() if name != _EXPECTED_NAME}
+        self._again(exchange)
+
+    async def _answer_check(self, number: int, expected: bytes) -> None:
+        check_log(self.owned(number).group, expected)
 
 
 def check_log(group: Group, expected: bytes) -> None:

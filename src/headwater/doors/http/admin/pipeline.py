@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 from headwater.doors.http import headers as parse
@@ -41,14 +42,17 @@ ARROW = "application/vnd.apache.arrow.stream"
 
 Encode = Callable[[list[Batch], int], bytes]
 """Batches and the group's number into Arrow IPC. Runs in a worker thread."""
+Describe = Callable[[dict[int, dict[str, int]]], dict[str, Any]]
 
 
 class Pipeline:
-    def __init__(self, engine: Engine, encode: Encode, describe: Callable[[], dict[str, Any]] | None) -> None:
+    def __init__(self, engine: Engine, encode: Encode, describe: Describe | None) -> None:
         self._engine = engine
         self._encode = encode
         self._describe = describe
-        """Says what is in the lake. Runs in a worker thread."""
+        """Says what is in the lake, by what each group's catalog counts. Runs in a worker thread."""
+        engine.questions.register("flush", self._answer_flush)
+        engine.questions.register("lake_counts", self._answer_counts)
         self._settled: dict[int, tuple[tuple[int, int], int]] = {}
         """By group: when it was looked for last, and the position that was found."""
 
@@ -114,8 +118,15 @@ class Pipeline:
             raise BadQuery("lake", "this node has no lake")
         exchange.run(self._answer_lake(exchange, self._describe))
 
-    async def _answer_lake(self, exchange: Exchange, describe: Callable[[], dict[str, Any]]) -> None:
-        exchange.json(200, await asyncio.to_thread(describe))
+    async def _answer_lake(self, exchange: Exchange, describe: Describe) -> None:
+        found = await self._engine.questions.ask_all("lake_counts", into=dict[int, dict[str, int]])
+        counts = {group: of_group for answer in found for group, of_group in answer.items()}
+        exchange.json(200, await asyncio.to_thread(describe, counts))
+
+    async def _answer_counts(self) -> dict[int, dict[str, int]]:
+        """What the catalogs of this process's groups count, by group."""
+        owned = self._engine.owned.values()
+        return await asyncio.to_thread(lambda: {one.number: _counts(one) for one in owned})
 
     def flush(self, exchange: Exchange, rest: bytes, query: bytes) -> None:
         """`POST /__headwater/flush` or `.../flush/{bucket}/{stream}`: settles what is synced, of all or of one."""
@@ -123,29 +134,47 @@ class Pipeline:
         key = None
         if rest not in (b"", b"/"):
             key = parse.stream_key(parse.path_text(rest), _NAME_BYTES_MAX)
-        owned = self._engine.owned[0 if key is None else self._engine.place(key)]
-        exchange.run(self._answer_flush(exchange, owned, key))
+        exchange.run(self._flush_anywhere(exchange, key))
+
+    async def _flush_anywhere(self, exchange: Exchange, key: str | None) -> None:
+        engine = self._engine
+        ask = engine.questions.ask_owner
+        numbers = range(engine.groups_count) if key is None else [await engine.locate(key)]
+        # Each group by itself: none is kept waiting for another's records.
+        found = await asyncio.gather(*(ask(number, "flush", number, key, into=dict[str, int]) for number in numbers))
+        exchange.json(200, {"flushed_bytes": sum(one["flushed_bytes"] for one in found), "groups": found})
 
     def _flush(self, exchange: Exchange, owned: OwnedGroup, rest: bytes, query: bytes) -> None:
         """`POST /__headwater/groups/{g}/flush`: settles what is synced of one group."""
         exchange.only(b"POST", rest)
-        exchange.run(self._answer_flush(exchange, owned, None))
+        exchange.run(self._flush_one(exchange, owned))
 
-    async def _answer_flush(self, exchange: Exchange, owned: OwnedGroup, key: str | None) -> None:
-        flushed = await flush(owned, key)
-        exchange.json(200, {"flushed_bytes": flushed, "lake_position": owned.group.lake_position()})
+    async def _flush_one(self, exchange: Exchange, owned: OwnedGroup) -> None:
+        exchange.json(200, await flush(owned, None))
+
+    async def _answer_flush(self, number: int, key: str | None) -> dict[str, int]:
+        return await flush(self._engine.owned[number], key)
 
 
-async def flush(owned: OwnedGroup, key: str | None) -> int:
+async def flush(owned: OwnedGroup, key: str | None) -> dict[str, int]:
     """On return what was synced is in the lake, of the group or of one stream; tells how many bytes that were."""
+    group = owned.group
     if owned.flusher is None:
         raise BadQuery("flush", "this node has no lake")
     if key is None:
         flushed = await owned.flusher.flush_all()
     else:
-        flushed = await owned.flusher.flush_stream(owned.group.find(key, touch=False))
-    await synced(owned.group)  # a position that was told never goes back
-    return flushed
+        flushed = await owned.flusher.flush_stream(group.find(key, touch=False))
+    await synced(group)  # a position that was told never goes back
+    return {"group": group.number, "flushed_bytes": flushed, "lake_position": group.lake_position()}
+
+
+def _counts(owned: OwnedGroup) -> dict[str, int]:
+    if owned.files is None:
+        raise BadQuery("lake", "this node has no lake")
+    with closing(owned.files.open_to_read()) as catalog:
+        found: dict[str, int] = catalog.counts()
+        return found
 
 
 async def cut(group: Group, start: int, until: int, rows_max: int, bytes_max: int) -> dict[str, int]:
@@ -155,7 +184,9 @@ async def cut(group: Group, start: int, until: int, rows_max: int, bytes_max: in
     return {"position": walked.position, "rows": walked.rows_count, "bytes": walked.payload_bytes}
 
 
-async def _answer_cut(exchange: Exchange, group: Group, start: int, until: int, rows_max: int, bytes_max: int) -> None:
+async def _answer_cut(
+    exchange: Exchange, group: Group, start: int, until: int, rows_max: int, bytes_max: int
+) -> None:
     exchange.json(200, await cut(group, start, until, rows_max, bytes_max))
 
 

@@ -1,0 +1,88 @@
+"""Requests that another process of this node has to answer, and where forks are placed.
+
+Owns who answers a request: the process that serves the group of a stream, a bucket or a call. Never sends anything
+itself: `cluster.forwarding` does.
+
+A request is sent on once: from where the client is connected to the process that serves the home of its stream's name.
+That one may send it on once more, marked (`PLACED`), to where a fork lives. Nothing else is sent on: a process that
+gets what it does not serve refuses it, and the client tries again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from headwater.cluster.forwarding import PLACED, Forwarder
+from headwater.doors.http.exchange import Exchange
+from headwater.engine.engine import Engine, NotOwned
+from headwater.engine.fork_placement import ForkPlacement
+from headwater.errors import MemberUnavailable
+from headwater.model.names import SUBSCRIPTIONS
+
+_MARK = re.compile(rb"([0-9]{1,9})/([0-9]{1,19})")
+
+
+class Elsewhere:
+    """Of a node with several groups."""
+
+    def __init__(self, engine: Engine, placing: ForkPlacement, forwarder: Forwarder) -> None:
+        self._engine = engine
+        self._placing = placing
+        self._forwarder = forwarder
+        self._owned = engine.owned
+        self.again = forwarder.forward_again
+        """See `Forwarder.forward_again`."""
+
+    def stream(self, exchange: Exchange, key: str, source: str | None, act: Callable[[], None]) -> None:
+        """Calls `act` when the stream lives here, and sends the request on otherwise. `source`: it creates a fork."""
+        engine = self._engine
+        home = engine.home(key)
+        if home not in self._owned:
+            mark = exchange.request.headers.get(PLACED) if exchange.internal else None
+            if mark is None:
+                self.group(exchange, home, act)
+                return
+            found = _MARK.fullmatch(mark)
+            if found is None:
+                raise MemberUnavailable(engine.questions.owner(home))
+            try:
+                engine.admit(key, int(found[1]), int(found[2]), exchange.request.method == b"PUT")
+            except NotOwned:
+                raise MemberUnavailable(engine.questions.owner(home)) from None
+            act()
+        elif source is not None or (exchange.request.method == b"PUT" and self._placing.is_deciding(key)):
+            exchange.run(self._created(exchange, key, source, act))
+        else:
+            self._where_placed(exchange, key, act)
+
+    async def _created(self, exchange: Exchange, key: str, source: str | None, act: Callable[[], None]) -> None:
+        connection = exchange.connection
+        connection.unjudged = exchange  # what came after it on its connection may be about the fork
+        try:
+            await (self._placing.decided(key) if source is None else self._placing.place(key, source))
+        finally:
+            connection.unjudged = None
+        self._where_placed(exchange, key, act)
+        connection.advance()
+
+    def _where_placed(self, exchange: Exchange, key: str, act: Callable[[], None]) -> None:
+        placed = self._engine.placement(key)
+        if placed is None or placed.group in self._owned:
+            act()
+        else:
+            mark = b"%d/%d" % (placed.group, placed.version)
+            self._forwarder.forward(exchange, self._engine.questions.owner(placed.group), mark)
+
+    def group(self, exchange: Exchange, group: int, act: Callable[[], None]) -> None:
+        """Calls `act` when this process serves the group, and sends the request on otherwise."""
+        if group in self._owned or group >= self._engine.groups_count:
+            act()
+        elif exchange.internal:
+            raise MemberUnavailable(self._engine.questions.owner(group))
+        else:
+            self._forwarder.forward(exchange, self._engine.questions.owner(group))
+
+    def subscription(self, exchange: Exchange, name: str, act: Callable[[], None]) -> None:
+        """The same for the group that a subscription lives in."""
+        self.group(exchange, self._engine.home(f"{SUBSCRIPTIONS}/{name}"), act)
