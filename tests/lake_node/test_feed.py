@@ -128,8 +128,8 @@ def test_a_flush_that_takes_one_stream_further_than_another_is_told_of(tmp_path:
 def read_whole(node: Node) -> None:
     """The source puts both together."""
     from headwater.lake.layout import SCHEMA
-    from headwater.spark.options import for_batch
     from headwater.spark.group_states import heads_of
+    from headwater.spark.options import for_batch
     from headwater.spark.planning import plan
     from headwater.spark.ranges import Range
     from headwater.spark.reading import rows_of

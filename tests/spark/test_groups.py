@@ -7,17 +7,21 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from headwater.spark.node import Answer, DataLoss
 from headwater.spark.node import Node as Calls
 from headwater.spark.options import BadOptions
-from tests.lake_node.surface import QUIET, append, create, flush
+from tests.lake_node.surface import JSON, QUIET, append, create, flush
 from tests.spark.queries import Query
-from tests.spark.reads import Row, assert_shown, bucketed, snapshot
+from tests.spark.reads import Row, assert_shown, bucketed, in_order, load, rows_of, snapshot
+from tests.spark.test_fold import bootstrap
 from tests.support.node import Node
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 GROUPS = 2
 KEYS = [f"orders/{number}" for number in range(12)]
@@ -168,3 +172,82 @@ def test_positions_are_given_for_every_group(node: Node) -> None:
     assert len(Query(node, startingOffsets=given).run()) == len(KEYS)
     with pytest.raises(BadOptions, match="name one of each"):
         Query(node, startingOffsets='{"0": 1}').run()
+
+
+# ---- with Spark ----------------------------------------------------------------------------------------------------
+
+
+def test_batch_reads_and_jobs_work_on_every_group(spark: SparkSession, node: Node, tmp_path: Path) -> None:
+    from headwater.spark.jobs.backup import backup
+    from headwater.spark.jobs.compact import compact
+    from headwater.spark.jobs.erase import erase, erase_stream
+    from headwater.spark.jobs.restore import restore
+    from headwater.spark.jobs.usage import usage
+    from headwater.spark.jobs.verify import verify
+    from headwater.spark.native_read import read_lake
+
+    calls = Calls(node.url)
+    for number in range(3):
+        write(node, 2, f"settled {number}")
+        flush(node)
+    write(node, 1, "fresh")
+    for frame in (load(spark, node, bucket="orders"), read_lake(spark, calls, bucket="orders")):
+        assert_shown(node, KEYS, rows_of(frame))
+
+    assert {file["group"] for file in listed(calls)} == set(range(GROUPS))
+    compacted = compact(spark, calls, min_files=2)
+    assert (compacted["swaps"], compacted["files_after"]) == (GROUPS, GROUPS), compacted
+    assert usage(spark, calls)["settled_records"] >= 6 * len(KEYS)
+    assert verify(spark, calls)["findings_count"] == 0
+
+    receipt = erase_stream(spark, calls, KEYS[0], delete=True)
+    assert receipt["complete"] is True and receipt["rows_erased"] >= 6
+    assert node.request("DELETE", f"/v1/stream/{KEYS[1]}").status == 204
+    assert erase(spark, calls)["rows_dropped"] == 7
+    left = KEYS[2:]
+    assert verify(spark, calls)["findings_count"] == 0
+
+    made = backup(spark, calls, to=str(tmp_path / "backups"))
+    assert set(made["positions"]) == {"0", "1"}  # type: ignore[call-overload]
+    expected = rows_of(load(spark, node, bucket="orders"))
+    again = tmp_path / "again"
+    again.mkdir()
+    restored = restore(spark, source=str(tmp_path / "backups"), data=again / "data")
+    assert restored["groups"] == GROUPS and restored["positions"] == made["positions"]
+    node.kill()
+    with Node.started(again, flags=QUIET) as other:
+        assert in_order(rows_of(load(spark, other, bucket="orders"))) == in_order(expected)
+        assert_shown(other, left, expected)
+        assert verify(spark, Calls(other.url))["findings_count"] == 0
+
+
+def test_a_fold_publishes_for_streams_of_every_group(spark: SparkSession, node: Node) -> None:
+    from headwater.spark.jobs.fold import fold
+
+    bucketed(node, ["boards"])
+    boards = [f"boards/{number}" for number in range(8)]
+    with node.connect() as connection:
+        for key in boards:
+            create(connection, key, JSON)
+            append(connection, key, b'[{"id": 1, "n": 1}, {"id": 1, "n": 2}]', JSON)
+    told = fold(spark, Calls(node.url), mode="last", key=("/id",), bucket="boards", min_records=1)
+    assert (told["published"], told["failed"]) == (len(boards), 0), told
+    for key in boards:
+        body, rest, _ = bootstrap(node, key)
+        assert (json.loads(body), rest) == ([{"id": 1, "n": 2}], [])
+
+
+def test_a_route_writes_into_streams_of_every_group_once(spark: SparkSession, node: Node, tmp_path: Path) -> None:
+    from headwater.spark.jobs.route import route
+
+    write(node, 3)
+    given = {"bucket": "orders", "startingOffsets": "earliest"}
+    target = "concat('copies/', stream)"
+    for _ in range(2):
+        route(spark, Calls(node.url), source=given, target=target, checkpoint=str(tmp_path / "checkpoint"))
+    rows = rows_of(load(spark, node, bucket="copies"))
+    assert len(rows) == 3 * len(KEYS) and groups_of(rows) == set(range(GROUPS))
+
+
+def listed(calls: Calls) -> list[dict[str, Any]]:
+    return [{**file, "group": group} for group in calls.groups() for file in calls.lake_files(group)["files"]]
