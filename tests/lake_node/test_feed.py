@@ -128,16 +128,17 @@ def test_a_flush_that_takes_one_stream_further_than_another_is_told_of(tmp_path:
 def read_whole(node: Node) -> None:
     """The source puts both together."""
     from headwater.lake.layout import SCHEMA
+    from headwater.spark.group_states import heads_of
     from headwater.spark.options import for_batch
-    from headwater.spark.planning import head_of, plan
+    from headwater.spark.planning import plan
     from headwater.spark.ranges import Range
     from headwater.spark.reading import rows_of
 
     options = for_batch({"url": node.url})
     assert options.node is not None
-    head = head_of(options.node)
+    head = heads_of(options.node)[0]
     for after in (0, head.lake_position):
-        planned = plan(options, options.node, Range(after, head.position), list(SCHEMA.names))
+        planned = plan(options, options.node, {0: Range(after, head.position)}, list(SCHEMA.names))
         rows = [row for task in planned.tasks for table in rows_of(planned.work, task) for row in table.to_pylist()]
         found = [len(row["payload"]) for row in sorted(rows, key=lambda row: row["position"])]
         assert found == ([300, 5, 724] if after == 0 else [5, 724])

@@ -67,7 +67,7 @@ def table_files(node: Node) -> list[Path]:
 
 
 def lake_files(node: Node) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = Calls(node.url).lake_files()["files"]
+    found: list[dict[str, Any]] = Calls(node.url).lake_files(0)["files"]
     return found
 
 
@@ -81,8 +81,8 @@ def row_groups(node: Node, name: str) -> list[tuple[str, int]]:
     calls = Calls(node.url)
     head = node.request("HEAD", path_of(name))
     incarnation = int((head.header("etag") or "").strip('"').partition(":")[0])
-    paths = [file["path"] for file in calls.lake_files()["files"]]
-    extents = pa.ipc.open_stream(calls.lake_extents(paths)).read_all().to_pylist()
+    paths = [file["path"] for file in calls.lake_files(0)["files"]]
+    extents = pa.ipc.open_stream(calls.lake_extents(0, paths)).read_all().to_pylist()
     return sorted({(one["file"], one["row_group"]) for one in extents if one["incarnation"] == incarnation})
 
 

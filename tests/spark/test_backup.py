@@ -304,7 +304,7 @@ def test_damage_in_a_backup_is_named_and_nothing_is_restored(
     found = {
         "data": next(Path(target, "objects", "data").rglob("*.parquet")),
         "snapshots": next(path for path in Path(target, "objects", "snapshots").rglob("*") if path.is_file()),
-        "catalog": folder / "catalog.db.000000",
+        "catalog": folder / "catalog" / "0.db.000000",
         "wal": next((folder / "wal").rglob("*.wal.000000")),
         "missing": next(Path(target, "objects", "data").rglob("*.parquet")),
         "manifest": folder / "manifest.json",

@@ -136,7 +136,7 @@ class TestCompaction:
     def test_a_stream_may_lie_in_two_of_the_new_files(self, spark: SparkSession, node: Node) -> None:
         model: Model = {}
         fill(node, model, keys(3), rounds=4, records=60, size=400)
-        listing = listed(Calls(node.url))
+        listing = listed(Calls(node.url), 0)
         swapped = rewrite(
             spark, Calls(node.url), listing, listing.files, sum(one.bytes for one in listing.files) // 5, silent
         )
@@ -202,12 +202,12 @@ class TestCompaction:
         fill(node, model, keys(5), rounds=4)
         swap, calls = Calls.swap, 0
 
-        def beaten(self: Calls, remove: list[str], add: list[str]) -> dict[str, Any]:
+        def beaten(self: Calls, group: int, remove: list[str], add: list[str]) -> dict[str, Any]:
             nonlocal calls
             calls += 1
             if calls == 1:
                 assert compacted(spark, node)["swaps"] == 1
-            return swap(self, remove, add)
+            return swap(self, group, remove, add)
 
         monkeypatch.setattr(Calls, "swap", beaten)
         summary = compacted(spark, node)
@@ -235,9 +235,9 @@ class TestCompaction:
         fill(node, model, keys(5), rounds=4)
         swap = Calls.swap
 
-        def late(self: Calls, remove: list[str], add: list[str]) -> dict[str, Any]:
+        def late(self: Calls, group: int, remove: list[str], add: list[str]) -> dict[str, Any]:
             delete(node, model, "lake/stream-002")
-            return swap(self, remove, add)
+            return swap(self, group, remove, add)
 
         monkeypatch.setattr(Calls, "swap", late)
         assert compacted(spark, node)["swaps"] == 1
@@ -267,9 +267,9 @@ class TestCompaction:
         self, spark: SparkSession, node: Node, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         fill(node, {}, keys(1), rounds=1)
-        facts = Calls(node.url).lake_files()
+        facts = Calls(node.url).lake_files(0)
         facts["lake"]["url"] = "/nowhere/at/all"
-        monkeypatch.setattr(Calls, "lake_files", lambda self: facts)
+        monkeypatch.setattr(Calls, "lake_files", lambda self, group: facts)
         with pytest.raises(JobRefused, match="is not here"):
             compacted(spark, node)
 
@@ -331,18 +331,18 @@ class TestCrashes:
     ) -> None:
         model: Model = {}
         killed = 0
-        planned: list[tuple[list[str], list[str]]] = []
+        planned: list[tuple[int, list[str], list[str]]] = []
         swap = Calls.swap
 
-        def note(self: Calls, remove: list[str], add: list[str]) -> dict[str, Any]:
-            planned.append((remove, add))
+        def note(self: Calls, group: int, remove: list[str], add: list[str]) -> dict[str, Any]:
+            planned.append((group, remove, add))
             return {}
 
         with Node.started(tmp_path, flags=FLAGS) as node:
             for when in (2, 5):
                 fill(node, model, keys(4), rounds=3)
                 monkeypatch.setattr(Calls, "swap", note)
-                listing = listed(Calls(node.url))
+                listing = listed(Calls(node.url), 0)
                 rewrite(spark, Calls(node.url), listing, listing.files, 1 << 27, silent)
                 monkeypatch.setattr(Calls, "swap", swap)
                 assert node.terminate() == 0, node.output()
@@ -358,7 +358,7 @@ class TestCrashes:
                 verified(spark, node)
                 # Whatever became of it: the same swap again succeeds.
                 Calls(node.url).swap(*planned[-1])
-                assert [one["path"] for one in lake_files(node)] == planned[-1][1]
+                assert [one["path"] for one in lake_files(node)] == planned[-1][2]
                 assert_reads(node, model)
                 assert_clean_when_stopped(node)
         assert killed, "the kills came after the swap, so they proved nothing"

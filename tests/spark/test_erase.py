@@ -165,12 +165,12 @@ def test_what_forks_share_is_kept_and_named(spark: SparkSession, node: Node) -> 
 
 def compaction_before_its_swap(
     spark: SparkSession, node: Node, monkeypatch: pytest.MonkeyPatch
-) -> tuple[list[str], list[str]]:
+) -> tuple[int, list[str], list[str]]:
     """It has read and written everything, the stream's rows among it, and not swapped yet."""
-    planned: list[tuple[list[str], list[str]]] = []
+    planned: list[tuple[int, list[str], list[str]]] = []
     with monkeypatch.context() as patched:
-        patched.setattr(Calls, "swap", lambda self, remove, add: planned.append((remove, add)))
-        listing = listed(Calls(node.url))
+        patched.setattr(Calls, "swap", lambda self, *given: planned.append(given))
+        listing = listed(Calls(node.url), 0)
         rewrite(spark, Calls(node.url), listing, listing.files, 1 << 27, silent)
     return planned[0]
 
@@ -198,12 +198,12 @@ def test_a_compaction_that_ends_in_the_middle_is_found_and_rewritten(
     late = compaction_before_its_swap(spark, node, monkeypatch)
     swap, calls = Calls.swap, 0
 
-    def beaten(self: Calls, remove: list[str], add: list[str]) -> dict[str, Any]:
+    def beaten(self: Calls, group: int, remove: list[str], add: list[str]) -> dict[str, Any]:
         nonlocal calls
         calls += 1
         if calls == 1:
             assert swap(self, *late)["dropped_rows"] == 9, "its new file holds the rows that died meanwhile"
-        return swap(self, remove, add)
+        return swap(self, group, remove, add)
 
     monkeypatch.setattr(Calls, "swap", beaten)
     receipt = erased_stream(spark, node, delete=True)

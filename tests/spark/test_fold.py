@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 from headwater.spark.folding import merged
+from headwater.spark.group_states import ends_of, heads_of
 from headwater.spark.job_runs import JobRefused
 from headwater.spark.jobs import fold as job
 from headwater.spark.jobs.fold import fold
@@ -182,24 +183,24 @@ def test_a_fold_goes_no_further_than_it_is_told_and_a_snapshot_that_came_first_w
 ) -> None:
     calls, model = Calls(node.url), Model()
     fill(calls, model, {"runs/a": [b'{"id":1}'] * 3, "runs/b": [b'{"id":1}'] * 3})
-    until = calls.groups()[0]["position"]
+    until = ends_of(heads_of(calls))
     fill(calls, model, {"runs/a": [b'{"id":2}'] * 3})
     assert fold(spark, calls, key=("/id",), min_records=1, until=until)["published"] == 2
     body, rest, _ = bootstrap(node, "runs/a")
     assert (json.loads(body), rest) == ([{"id": 1}], [b'{"id":2}'] * 3)
 
-    listed = job.rewrite.listed
+    listings = job.rewrite.listings
 
     def overtaken(given: Calls) -> Any:
-        found = listed(given)
+        found = listings(given)
         yes = {"Content-Type": "text/plain"}
         assert node.request("PUT", f"/runs/a/snapshot/{6 * 8:020d}", yes, b"theirs").status == 204
         return found
 
     fill(calls, model, {"runs/b": [b'{"id":3}'] * 3})
-    monkeypatch.setattr(job.rewrite, "listed", overtaken)
+    monkeypatch.setattr(job.rewrite, "listings", overtaken)
     calls.flush()
-    listed(calls)
+    listings(calls)
     pages = list(calls.lake_streams())
     monkeypatch.setattr(Calls, "lake_streams", lambda self: iter(pages))
     told = fold(spark, calls, key=("/id",), min_records=1)

@@ -111,17 +111,19 @@ def test_pipelines_over_a_restored_node_are_told_and_lose_nothing_when_they_go_o
 
 
 def test_a_fold_is_not_published_on_another_log_than_its_bound_is_of(spark: SparkSession, tmp_path: Path) -> None:
+    from headwater.spark.group_states import ends_of, heads_of, offset_at
     from headwater.spark.jobs.fold import fold
     from headwater.spark.node import DataLoss
-    from headwater.spark.planning import head_of
 
     with Node.started(tmp_path / "node", flags=QUICK) as node:
         assert node.request("PUT", "/events").status == 201
         write(node, 0, 200)
-        seen = head_of(Calls(node.url))
+        seen = heads_of(Calls(node.url))
     with Node.started(tmp_path / "other", flags=QUICK) as other:
         assert other.request("PUT", "/events").status == 201
         write(other, 0, 500)
         with pytest.raises(DataLoss, match="another node answers"):
-            fold(spark, Calls(other.url), mode="last", key=("/n",), bucket="events", until=seen.offset(seen.position))
+            fold(
+                spark, Calls(other.url), mode="last", key=("/n",), bucket="events", until=offset_at(seen, ends_of(seen))
+            )
         assert other.request("GET", f"/{KEY}/snapshot").status == 404

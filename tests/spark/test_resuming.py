@@ -162,7 +162,7 @@ def test_a_checkpoint_from_before_logs_were_told_apart_is_read_and_upgraded(node
     query.run()
     at = query.offset["0"]
     query.offsets[-1] = json.dumps({"0": at})
-    assert query.run() == [] and query.offset["0"] == at and query.offset["log"], "at once, also when nothing is new"
+    assert query.run() == [] and query.offset["0"] == at and query.offset["logs"], "at once, also when nothing is new"
     query.offsets[-1] = json.dumps({"0": at})
     write(node, 5, "new")
     assert payloads(query.run()) == named(5, "new")
@@ -178,7 +178,7 @@ def test_a_position_that_is_given_with_its_log_is_held_against_it(node: Node) ->
     first = Query(node)
     first.run()
     write(node, 5, "new")
-    given = json.dumps({name: first.offset[name] for name in ("0", "log", "incarnations")})
+    given = json.dumps({name: first.offset[name] for name in ("0", "logs")})
     assert payloads(Query(node, startingOffsets=given).run()) == named(5, "new")
     put_back(node, None)
     write(node, 40, "other")

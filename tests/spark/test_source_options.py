@@ -17,7 +17,18 @@ from headwater.spark import options as asked
 from headwater.spark.lake_place import Place
 from headwater.spark.node import NodeError
 from headwater.spark.options import NAMES, BadOptions, for_batch, for_streaming, parse
-from headwater.spark.ranges import FAR, File, Piece, Range, file_of, reach, share_out
+from headwater.spark.ranges import (
+    FAR,
+    File,
+    Piece,
+    Range,
+    Share,
+    file_of,
+    limits_by_group,
+    part_bytes,
+    reach,
+    share_out,
+)
 from headwater.spark.selection import Selection
 
 URL = {"url": "http://127.0.0.1:4437"}
@@ -32,7 +43,7 @@ def test_options_are_taken_in_any_case_and_mean_what_they_say() -> None:
             **URL,
             "TOKEN": "secret",
             "subscribe": "orders/1, plain",
-            "startingoffsets": '{"0": 7}',
+            "startingoffsets": '{"0": 7, "1": 12}',
             "maxoffsetspertrigger": "100",
             "failOnDataLoss": "False",
             "includeheaders": "true",
@@ -40,7 +51,8 @@ def test_options_are_taken_in_any_case_and_mean_what_they_say() -> None:
     )
     assert options.node is not None and options.node.url == URL["url"]
     assert options.selection.streams == {("orders", "1"), ("_default", "plain")}
-    assert (options.starting, options.rows_max, options.fail_on_loss, options.with_headers) == (7, 100, False, True)
+    assert options.starting == {0: 7, 1: 12}
+    assert (options.rows_max, options.fail_on_loss, options.with_headers) == (100, False, True)
     assert pickle.loads(pickle.dumps(options)).selection == options.selection
 
 
@@ -70,7 +82,8 @@ def test_an_unknown_option_is_refused_and_all_known_ones_are_named() -> None:
         ({**URL, "subscribePattern": "**/a/**/b/**/c/**/d/**"}, "at most 4 times"),
         ({**URL, "bucket": "a/b"}, "has a slash"),
         ({**URL, "startingOffsets": "first"}, '{"0": 81236}'),
-        ({**URL, "startingOffsets": '{"1": 4}'}, '{"0": 81236}'),
+        ({**URL, "startingOffsets": '{"one": 4}'}, '{"0": 81236}'),
+        ({**URL, "startingOffsets": '{"00": 4}'}, '{"0": 81236}'),
         ({**URL, "startingOffsets": '{"0": -1}'}, '{"0": 81236}'),
         ({**URL, "startingOffsets": '{"0": true}'}, '{"0": 81236}'),
         ({**URL, "startingOffsets": "earliest", "startingTimestamp": "0"}, "both say where to begin"),
@@ -92,7 +105,7 @@ def test_what_makes_no_sense_is_refused(given: dict[str, str], why: str) -> None
         ({**URL, "maxbytespertrigger": "5"}, "maxBytesPerTrigger is for streaming"),
         ({**URL, "startingOffsets": "latest"}, "has no rows"),
         ({**URL, "endingOffsets": "earliest"}, "has no rows"),
-        ({**URL, "startingOffsets": '{"0": 9}', "endingOffsets": '{"0": 8}'}, "lies behind"),
+        ({**URL, "startingOffsets": '{"0": 9}', "endingOffsets": '{"0": 8}'}, "of group 0 lies after"),
         ({"lake": "/x", "startingTimestamp": "0"}, "through a node"),
     ],
 )
@@ -116,9 +129,9 @@ def test_a_moment_is_milliseconds_or_a_date(text: str, ms: int) -> None:
     assert parse({**URL, "startingTimestamp": text}).starting_ms == ms
 
 
-def test_the_position_of_an_offset_is_read_strictly() -> None:
-    assert asked.offset_in("x", '{"0": 12}').position == 12
-    for text in ("12", "[]", "{}", '{"0": "12"}', '{"0": 12, "1": 3}', '{"0": 1.5}'):
+def test_the_positions_of_an_offset_are_read_strictly() -> None:
+    assert asked.offset_in("x", '{"0": 12, "1": 3}').positions == {0: 12, 1: 3}
+    for text in ("12", "[]", "{}", '{"0": "12"}', '{"0": 12, "x": 3}', '{"0": 1.5}', '{"-1": 1}', '{"9999": 1}'):
         with pytest.raises(BadOptions):
             asked.offset_in("x", text)
 
@@ -238,16 +251,40 @@ def test_a_limited_read_always_gets_on_and_comes_to_its_end(
         assert steps <= 2 * total + len(files) + 2
 
 
+@given(st.integers(1, 10**18), st.dictionaries(st.integers(0, 40), st.integers(0, 10**12), min_size=1))
+def test_a_limit_is_shared_out_by_what_groups_have_left_and_nothing_of_it_is_lost(
+    limit: int, left: dict[int, int]
+) -> None:
+    shares = limits_by_group(limit, left)
+    total = sum(left.values())
+    assert sum(shares.values()) == (limit if total else 0)
+    for group, much in left.items():
+        assert abs(shares[group] * total - limit * much) < max(total, 1)
+    if total:
+        assert shares[max(left, key=lambda group: left[group])] > 0 or limit < 1
+
+
+def test_positions_are_those_of_every_group_that_there_is() -> None:
+    assert asked.of_each("startingOffsets", {0: 5, 1: 9}, [0, 1]) == {0: 5, 1: 9}
+    for named, there in (({0: 5}, [0, 1]), ({0: 5, 1: 9}, [0])):
+        with pytest.raises(BadOptions, match=r"startingOffsets names positions of group .* name one of each"):
+            asked.of_each("startingOffsets", named, there)
+
+
+def shared_out(pieces: list[Piece], wanted: Range, parts_min: int | None, cores: int) -> list[Share]:
+    return share_out(pieces, wanted, part_bytes(sum(piece.file.size_bytes for piece in pieces), parts_min, cores))
+
+
 def test_much_is_shared_out_and_little_is_not() -> None:
     pieces = [Piece(file(str(number), number * 10 + 1, number * 10 + 10, 5, 1 << 20)) for number in range(64)]
     everything = Range(0, 10_000)
-    assert len(share_out(pieces[:2], everything, None, 8)) == 1
-    shares = share_out(pieces, everything, None, 4)
+    assert len(shared_out(pieces[:2], everything, None, 8)) == 1
+    shares = shared_out(pieces, everything, None, 4)
     assert [len(share.pieces) for share in shares] == [16, 16, 16, 16]
     assert shares[0].whole == [Range(number * 10, number * 10 + 10) for number in range(16)]
-    assert len(share_out(pieces[:2], everything, 2, 1)) == 2
+    assert len(shared_out(pieces[:2], everything, 2, 1)) == 2
     large = Piece(file("large", 1, 10, 5, 1 << 30))
-    parts = share_out([large], everything, None, 2)
+    parts = shared_out([large], everything, None, 2)
     assert len(parts) == 8
     assert sorted((piece.part, piece.parts) for share in parts for piece in share.pieces) == [(n, 8) for n in range(8)]
     assert all(share.whole is None for share in parts), "a file that several read cannot be read anew by one of them"
@@ -258,7 +295,7 @@ def test_every_file_is_shared_out_once_and_ranges_of_a_share_are_its_own(
     files: list[File], parts_min: int, cores: int
 ) -> None:
     wanted = Range(0, 2_000)
-    shares = share_out([Piece(one) for one in files], wanted, parts_min, cores)
+    shares = shared_out([Piece(one) for one in files], wanted, parts_min, cores)
     seen = sorted((piece.file.path, piece.part, piece.parts) for share in shares for piece in share.pieces)
     parts = {path: count for path, _, count in seen}
     assert seen == sorted((one.path, part, parts[one.path]) for one in files for part in range(parts[one.path]))

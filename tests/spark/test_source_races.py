@@ -1,8 +1,9 @@
 """A read while the lake changes under it: whatever settles, moves and vanishes in between, each record comes once.
-The node is a model with real files; between any two calls it may settle, compact, or take files away. No Spark."""
+The node is a model with real files; between any two calls a group may settle, compact, or take files away. No Spark."""
 
 from __future__ import annotations
 
+import json
 import secrets
 import tempfile
 from array import array
@@ -22,11 +23,14 @@ from headwater.lake.listing import encode_extents
 from headwater.lake.local import LocalStore
 from headwater.lake.writer import build
 from headwater.model.extents import Extent, Run
+from headwater.spark.group_states import Question, look
 from headwater.spark.node import Answer, NodeRefused
 from headwater.spark.options import parse
-from headwater.spark.planning import furthest, head_of, plan, position_at
+from headwater.spark.planning import furthest, plan, position_at
 from headwater.spark.ranges import Range
 from headwater.spark.reading import FilesGone, rows_of
+from headwater.spark.rows import schema_of
+from headwater.spark.stream_source import StreamReader
 
 COLUMNS = list(SCHEMA.names)
 NOTHING, FLUSH, PARTLY, COMPACT = range(4)
@@ -41,11 +45,41 @@ class Record(NamedTuple):
 
 
 class ModelNode:
-    """Streams of one bucket; what is in `hot` is in memory, the rest in one of `files`."""
+    """Groups of a node, as the pipeline calls it."""
 
     url = "http://model"
 
-    def __init__(self, folder: Path, records: list[Record], actions: Iterator[int]) -> None:
+    def __init__(self, *groups: ModelGroup) -> None:
+        self.parts = groups
+
+    def plan(self, asked: dict[int, dict[str, Any]]) -> list[dict[str, Any]]:
+        return [group.plan(asked.get(group.number)) for group in self.parts]
+
+    def expecting(self, seen: object) -> ModelNode:
+        return self
+
+    def lake_files(self, group: int) -> dict[str, Any]:
+        return self.parts[group].lake_files()
+
+    def lake_extents(self, group: int, files: list[str]) -> bytes:
+        return self.parts[group].lake_extents(files)
+
+    def json(self, method: str, path: str, body: object = None, *, repeat: bool | None = None) -> Any:
+        return self._named(path).json(path)
+
+    def call(self, method: str, path: str, *_: object, **__: object) -> Answer:
+        return self._named(path).call(path)
+
+    def _named(self, path: str) -> ModelGroup:
+        assert path.startswith("/__headwater/groups/")
+        return self.parts[int(path.split("/")[3])]
+
+
+class ModelGroup:
+    """Streams of one bucket; what is in `hot` is in memory, the rest in one of `files`."""
+
+    def __init__(self, folder: Path, records: list[Record], actions: Iterator[int], number: int = 0) -> None:
+        self.number = number
         self.folder = folder
         self.store = LocalStore(folder)
         self.records = records
@@ -98,7 +132,7 @@ class ModelNode:
             positions = array("Q", [one.position for one in some])
             first = (some[0].seq, some[0].offset)
             runs.append(Run(f"model/{sid}", sid, "text/plain", *first, payloads, ends, times, zeros, positions))
-        built = build(runs, 0, secrets.token_hex(8), rows_per_group=8)
+        built = build(runs, self.number, secrets.token_hex(8), rows_per_group=8)
         self.store.put(built.file.path, built.data)
         self.files[built.file.path] = (list(records), built.extents, built.file.size_bytes, built.file.row_count)
 
@@ -113,9 +147,21 @@ class ModelNode:
 
     # ---- what it answers ------------------------------------------------------------------------------------------
 
-    def groups(self) -> list[dict[str, Any]]:
+    def plan(self, wish: dict[str, Any] | None) -> dict[str, Any]:
+        """As the node does it: the cut first, then the files, then how far it is."""
+        facts: dict[str, Any] = {}
+        if wish is not None and "max_rows" in wish:
+            start = max(wish["from"], self.lake_position())
+            facts["cut"] = {"from": start, **self.cut(start, self.synced, wish["max_rows"])}
+        if wish is not None and wish["from"] < self.lake_position():
+            facts |= self.lake_files()
+        return self.state() | facts | {"losses": [], "more_losses": False}
+
+    def state(self) -> dict[str, Any]:
         self.act(next(self.actions))
-        return [{"group": 0, "position": self.synced, "lake_position": self.lake_position(), "hot_bytes": 10}]
+        log = {"log": f"{self.number}a", "incarnations": [[f"{self.number}a", 0]]}
+        positions = {"position": self.synced, "lake_position": self.lake_position()}
+        return {"group": self.number, **log, **positions, "hot_bytes": 10}
 
     def lake_files(self) -> dict[str, Any]:
         self.act(next(self.actions))
@@ -128,7 +174,7 @@ class ModelNode:
             live = sum(extent.row_count for extent in extents)
             bounds = {"position_min": min(at), "position_max": max(at), "modified_ms": max(at) * 10 + 5}
             listed.append({"path": path, "bytes": size, "rows": rows, "live_rows": live, **bounds})
-        return {"group": 0, "lake_position": position, "lake": {"url": str(self.folder)}, "files": listed}
+        return {"group": self.number, "lake_position": position, "lake": {"url": str(self.folder)}, "files": listed}
 
     def lake_extents(self, files: list[str]) -> bytes:
         self.act(next(self.actions))
@@ -137,17 +183,18 @@ class ModelNode:
             extent for held in known for extent in sorted(held, key=lambda one: (one.row_group, one.row_start))
         )
 
-    def json(self, method: str, path: str, body: object = None, *, repeat: bool | None = None) -> Any:
+    def json(self, path: str) -> Any:
         asked = parse_qs(urlsplit(path).query)
         if "/losses" in path:
             return {"losses": [], "more": False}
         assert "/cut" in path
         self.act(next(self.actions))
-        after = self.behind_lake(path, asked)
-        rows_max = int(asked["max_rows"][0])
-        taken = [record for record in self.hot if after < record.position <= int(asked["to"][0])]
+        return self.cut(self.behind_lake(path, asked), int(asked["to"][0]), int(asked["max_rows"][0]))
+
+    def cut(self, after: int, until: int, rows_max: int) -> dict[str, int]:
+        taken = [record for record in self.hot if after < record.position <= until]
         by_event = [list(held) for _, held in groupby(taken, lambda record: record.position)]
-        rows, position = 0, int(asked["to"][0])
+        rows, position = 0, until
         for number, held in enumerate(by_event):
             if number and rows + len(held) > rows_max:
                 position = by_event[number - 1][0].position
@@ -155,7 +202,7 @@ class ModelNode:
             rows += len(held)
         return {"position": position, "rows": rows, "bytes": 0}
 
-    def call(self, method: str, path: str, *_: object, **__: object) -> Answer:
+    def call(self, path: str) -> Answer:
         assert "/feed" in path
         self.act(next(self.actions))
         asked = parse_qs(urlsplit(path).query)
@@ -182,8 +229,7 @@ class ModelNode:
             raise NodeRefused(f"GET {path}", 410, "offset_gone", "", {})
         return after
 
-    @staticmethod
-    def row(record: Record) -> dict[str, Any]:
+    def row(self, record: Record) -> dict[str, Any]:
         return {
             "bucket": "model",
             "stream": str(record.sid),
@@ -192,7 +238,7 @@ class ModelNode:
             "offset": record.offset,
             "ts_ms": record.position * 10,
             "n": 0,
-            "group": 0,
+            "group": self.number,
             "position": record.position,
             "tag": None,
             "node": None,
@@ -222,24 +268,28 @@ def forever(actions: list[int]) -> Iterator[int]:
         yield NOTHING
 
 
-def read(node: ModelNode, wanted: Range, parts_min: int | None = None) -> list[dict[str, Any]]:
+def read(node: ModelNode, wanted: dict[int, Range], parts_min: int | None = None) -> list[dict[str, Any]]:
     more = {} if parts_min is None else {"minPartitions": str(parts_min)}
     options = parse({"url": "http://model", **more})._replace(node=node)  # type: ignore[arg-type]
     planned = plan(options, node, wanted, COLUMNS)  # type: ignore[arg-type]
     return [
         row
-        for task in planned.tasks
+        for tasks in planned.partitions(parts_min)
+        for task in tasks
         for table in rows_of(planned.work._replace(node=node), task)  # type: ignore[arg-type]
         for row in table.to_pylist()
     ]
 
 
-def assert_read(rows: list[dict[str, Any]], node: ModelNode, wanted: Range) -> None:
-    expected = [node.row(one) for one in node.records if wanted.after < one.position <= wanted.until]
-    expected = [row for row in expected if row["incarnation"] not in node.gone]
+def assert_read(rows: list[dict[str, Any]], node: ModelNode, wanted: dict[int, Range]) -> None:
+    expected = []
+    for group in node.parts:
+        after, until = wanted[group.number]
+        found = (group.row(one) for one in group.records if after < one.position <= until)
+        expected += [row for row in found if row["incarnation"] not in group.gone]
 
-    def order(row: dict[str, Any]) -> tuple[int, int]:
-        return row["incarnation"], row["seq"]
+    def order(row: dict[str, Any]) -> tuple[int, int, int]:
+        return row["group"], row["incarnation"], row["seq"]
 
     assert sorted(rows, key=order) == sorted(expected, key=order)
 
@@ -259,10 +309,31 @@ def test_each_record_of_a_range_comes_once_whatever_happens_meanwhile(
     choice: list[int], before: list[int], during: list[int], after: int, width: int, parts_min: int | None
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        node = ModelNode(Path(folder), history(choice), forever(during))
+        group = ModelGroup(Path(folder), history(choice), forever(during))
         for action in before:
-            node.act(action)
-        wanted = Range(min(after, node.synced), min(after + width, node.synced))
+            group.act(action)
+        wanted = {0: Range(min(after, group.synced), min(after + width, group.synced))}
+        node = ModelNode(group)
+        assert_read(read(node, wanted, parts_min), node, wanted)
+
+
+several = st.lists(st.tuples(choices, happenings, happenings, st.integers(0, 300)), min_size=2, max_size=3)
+
+
+@settings(deadline=None)
+@given(several, st.sampled_from([None, 1]))
+def test_each_record_of_ranges_of_several_groups_comes_once(
+    given: list[tuple[list[int], list[int], list[int], int]], parts_min: int | None
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        groups = []
+        for number, (choice, before, during, _) in enumerate(given):
+            groups.append(ModelGroup(Path(folder), history(choice), forever(during), number))
+            for action in before:
+                groups[-1].act(action)
+        node = ModelNode(*groups)
+        ends = [group.synced for group in groups]
+        wanted = {number: Range(min(one[3], ends[number]), ends[number]) for number, one in enumerate(given)}
         assert_read(read(node, wanted, parts_min), node, wanted)
 
 
@@ -272,11 +343,11 @@ def test_records_of_deleted_streams_are_left_out_and_no_others(
     choice: list[int], before: list[int], during: list[int], gone: int
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        node = ModelNode(Path(folder), history(choice), forever(during))
+        group = ModelGroup(Path(folder), history(choice), forever(during))
         for action in before:
-            node.act(action)
-        node.delete(gone)
-        wanted = Range(0, node.synced)
+            group.act(action)
+        group.delete(gone)
+        node, wanted = ModelNode(group), {0: Range(0, group.synced)}
         assert_read(read(node, wanted), node, wanted)
 
 
@@ -286,21 +357,56 @@ def test_limited_batches_together_are_the_whole_and_none_is_lost_between_them(
     choice: list[int], before: list[int], during: list[int], rows_max: int
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        node = ModelNode(Path(folder), history(choice), forever(during))
+        group = ModelGroup(Path(folder), history(choice), forever(during))
         for action in before:
-            node.act(action)
-        options = parse({"url": "http://model"})._replace(node=node)  # type: ignore[arg-type]
+            group.act(action)
+        node: Any = ModelNode(group)
         rows: list[dict[str, Any]] = []
         at, steps = 0, 0
-        while at < node.synced:
-            head = head_of(node)  # type: ignore[arg-type]
-            upto = furthest(options, node, at, head, rows_max, None)  # type: ignore[arg-type]
-            assert at < upto <= node.synced
-            rows += read(node, Range(at, upto))
+        while at < group.synced:
+            question = Question(at, rows_max)
+            state = look(node, None, {0: question})[0]
+            upto = furthest(node, None, 0, state, question, state.head.position)
+            assert at < upto <= group.synced
+            rows += read(node, {0: Range(at, upto)})
             at = upto
             steps += 1
-            assert steps <= 2 * len(node.records) + 10
-        assert_read(rows, node, Range(0, node.synced))
+            assert steps <= 2 * len(group.records) + 10
+        assert_read(rows, node, {0: Range(0, group.synced)})
+
+
+@settings(deadline=None)
+@given(several, st.integers(1, 10), st.booleans())
+def test_batches_of_a_query_over_several_groups_share_its_limit_and_are_together_the_whole(
+    given: list[tuple[list[int], list[int], list[int], int]], rows_max: int, restarts: bool
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        groups = []
+        for number, (choice, before, during, _) in enumerate(given):
+            groups.append(ModelGroup(Path(folder), history(choice), forever(during), number))
+            for action in before:
+                groups[-1].act(action)
+        node: Any = ModelNode(*groups)
+
+        def reader() -> StreamReader:
+            options = {"url": "http://model", "startingOffsets": "earliest", "maxOffsetsPerTrigger": str(rows_max)}
+            found = StreamReader(options, schema_of(True))
+            found._options = found._options._replace(node=node)
+            return found
+
+        query = reader()
+        at = query.initialOffset()
+        rows: list[dict[str, Any]] = []
+        while (end := query.latestOffset(at, query.getDefaultReadLimit())) != at:
+            query = reader() if restarts else query  # what it was told when the batch was cut is gone then
+            batch = [row for part in query.partitions(at, end) for some in query.read(part) for row in some.to_pylist()]
+            assert batch or any(group.records for group in groups)
+            rows += batch
+            at = json.loads(json.dumps(end))
+            assert len(rows) <= sum(len(group.records) for group in groups)
+        found = sorted((row["group"], row["incarnation"], row["seq"]) for row in rows)
+        expected = [(group.number, one.sid, one.seq) for group in groups for one in group.records]
+        assert found == sorted(expected)
 
 
 @settings(deadline=None)
@@ -309,32 +415,34 @@ def test_the_position_of_a_moment_is_that_of_its_first_record(
     choice: list[int], before: list[int], number: int
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        node = ModelNode(Path(folder), history(choice), forever([]))
+        group = ModelGroup(Path(folder), history(choice), forever([]))
         for action in before:
-            node.act(action)
+            group.act(action)
         ms = (number * 7 + 10) * 10 - 3
-        found = position_at(node, None, ms)  # type: ignore[arg-type]
-        later = [record.position for record in node.records if record.position * 10 >= ms]
-        assert found == (min(later) - 1 if later else node.synced)
+        found = position_at(ModelNode(group), 0, None, ms)  # type: ignore[arg-type]
+        later = [record.position for record in group.records if record.position * 10 >= ms]
+        assert found == (min(later) - 1 if later else group.synced)
 
 
 def test_a_file_that_several_tasks_share_and_that_vanished_is_told_of(tmp_path: Path) -> None:
-    node = ModelNode(tmp_path, history(list(range(12)) * 3), forever([]))
-    node.act(FLUSH)
-    options = parse({"url": "http://model", "minPartitions": "3"})._replace(node=node)  # type: ignore[arg-type]
-    planned = plan(options, node, Range(0, node.synced), COLUMNS)  # type: ignore[arg-type]
+    group = ModelGroup(tmp_path, history(list(range(12)) * 3), forever([]))
+    group.act(FLUSH)
+    node: Any = ModelNode(group)
+    options = parse({"url": "http://model", "minPartitions": "3"})._replace(node=node)
+    planned = plan(options, node, {0: Range(0, group.synced)}, COLUMNS)
     assert len(planned.tasks) > 1
-    node.act(COMPACT)
+    group.act(COMPACT)
     with pytest.raises(FilesGone, match="Run the query again"):
         list(rows_of(planned.work, planned.tasks[0]))
 
 
 def test_a_read_that_is_planned_stays_the_same_while_its_files_are_there(tmp_path: Path) -> None:
-    node = ModelNode(tmp_path, history(list(range(12)) * 3), forever([]))
-    node.vanish = False
-    node.act(FLUSH)
-    options = parse({"url": "http://model", "minPartitions": "3"})._replace(node=node)  # type: ignore[arg-type]
-    planned = plan(options, node, Range(0, node.synced), COLUMNS)  # type: ignore[arg-type]
-    node.act(COMPACT)
+    group = ModelGroup(tmp_path, history(list(range(12)) * 3), forever([]))
+    group.vanish = False
+    group.act(FLUSH)
+    node: Any = ModelNode(group)
+    options = parse({"url": "http://model", "minPartitions": "3"})._replace(node=node)
+    planned = plan(options, node, {0: Range(0, group.synced)}, COLUMNS)
+    group.act(COMPACT)
     rows = [row for task in planned.tasks for table in rows_of(planned.work, task) for row in table.to_pylist()]
-    assert_read(rows, node, Range(0, node.synced))
+    assert_read(rows, node, {0: Range(0, group.synced)})

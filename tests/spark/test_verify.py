@@ -137,7 +137,7 @@ def test_what_goes_on_meanwhile_is_no_finding(spark: SparkSession, node: Node) -
         for _ in range(3):
             found = verified(spark, node, deep=True)
             assert found["findings"] == [], found
-            listing = listed(Calls(node.url))
+            listing = listed(Calls(node.url), 0)
             try:
                 rewrite(spark, Calls(node.url), listing, listing.files, 1 << 27, lambda *_: None)
                 swaps += 1
@@ -166,17 +166,17 @@ def test_a_swap_in_the_middle_of_a_look_is_no_finding(
     from headwater.spark.jobs.compact import compact
 
     fill(node, {}, keys(10), rounds=4)
-    listed, calls = job.listed, 0
+    listings, calls = job.listings, 0
 
     def swapped_behind(calls_of: Calls) -> Any:
         nonlocal calls
-        listing = listed(calls_of)
+        found = listings(calls_of)
         calls += 1
         if calls == 2:
             assert compact(spark, calls_of)["swaps"] == 1
-        return listing
+        return found
 
-    monkeypatch.setattr(job, "listed", swapped_behind)
+    monkeypatch.setattr(job, "listings", swapped_behind)
     found = verified(spark, node)
     assert found["findings"] == [] and found["looks"] == 2
 

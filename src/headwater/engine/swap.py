@@ -26,8 +26,6 @@ from headwater.engine.lake_gc import LakeGc
 from headwater.errors import LogUnavailable, Overloaded, ShuttingDown, SwapRefused
 from headwater.ports import Lake, Relocated, Relocation, SwapFiles
 
-GROUP = 0
-
 
 class Swapped(msgspec.Struct, frozen=True):
     removed_rows: int
@@ -104,7 +102,7 @@ class Swapper:
         # gc takes what is old and unknown: what is being swapped in may be both, until it is known.
         async with self._lake_gc.sweeping:
             self._check()
-            relocation = await asyncio.to_thread(self._lake.relocation, remove, add, GROUP, self._check)
+            relocation = await asyncio.to_thread(self._lake.relocation, remove, add, self._group.number, self._check)
             async with self._flusher.relocating:
                 async with self._group.loaded.checkpointing:
                     self._check()

@@ -23,6 +23,15 @@ def data_key(group: int, position: int, token: str) -> str:
     return f"{data_prefix(group)}{position:020d}-{token}.parquet"
 
 
+def data_group(key: str) -> int:
+    """The group that a file of the table belongs to. Raises ValueError for what is no such file's name."""
+    folder, _, rest = key.partition("/")
+    group, slash, _ = rest.partition("/")
+    if folder != DATA or not slash or not _is_number(group):
+        raise ValueError(f"{key} is no file of the lake's table")
+    return int(group)
+
+
 def snapshot_key(group: int, sid: int, offset: int, token: str) -> str:
     return f"{SNAPSHOTS}/{group}/{sid}/{offset:020d}-{token}"
 

@@ -2,11 +2,13 @@
 
 Owns the layout and the manifest. Never says that a backup is there before all of it is: its manifest is written last.
 
-    objects/data/0/<...>.parquet                objects of the lake under their own names; they never change
+    objects/data/<group>/<...>.parquet          objects of the lake under their own names; they never change
     objects/snapshots/<...>
-    backups/<id>/catalog.db.000000, ...         the catalog, and the log after it, in parts
-    backups/<id>/wal/0/<position>.wal.000000
+    backups/<id>/catalog/<group>.db.000000, ... each group's catalog, and the log after it, in parts
+    backups/<id>/wal/<group>/<position>.wal.000000
     backups/<id>/manifest.json                  {"digest": xxh3-128 of the rest, "manifest": {...}}
+
+Format 1 had one group, and its catalog in `catalog.db`.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from xxhash import xxh3_128_hexdigest
 from headwater.lake.store import ObjectMissing, ObjectStore
 from headwater.spark.job_runs import JobRefused
 
-FORMAT = 1
+FORMAT, OLD_FORMAT = 2, 1
 OBJECTS, BACKUPS, MANIFEST = "objects", "backups", "manifest.json"
 _ID = re.compile(r"\d{8}T\d{6}(\.\d{3})?Z-[0-9a-f]{8}")
 """The moment it began, to the millisecond: the newest is the last by name. Older ones have whole seconds."""
@@ -46,6 +48,7 @@ class Contents(msgspec.Struct, frozen=True):
     """What a node holds, counted and hashed (see `headwater lake contents`)."""
 
     position: int
+    """Those of its groups together."""
     streams: int
     records: int
     bytes: int
@@ -59,7 +62,8 @@ class Manifest(msgspec.Struct, frozen=True):
     made_ms: int
     version: str
     """Of the software that made it."""
-    groups: int
+    positions: list[int]
+    """Of each group: each has a cut of its own."""
     contents: Contents
     table: list[str]
     """Files of the lake that hold a record: the rest of them only waits for gc."""
@@ -67,9 +71,32 @@ class Manifest(msgspec.Struct, frozen=True):
     objects: list[Item]
 
     @property
+    def groups(self) -> int:
+        return len(self.positions)
+
+    @property
+    def totals(self) -> dict[str, object]:
+        """What a summary says of what it holds."""
+        return {
+            "positions": {str(group): position for group, position in enumerate(self.positions)},
+            "streams": self.contents.streams,
+            "records": self.contents.records,
+        }
+
+    @property
     def size_bytes(self) -> int:
         parts = sum(part.bytes for document in self.documents for part in document.parts)
         return parts + sum(item.bytes for item in self.objects)
+
+
+class _OldManifest(msgspec.Struct, frozen=True):
+    id: str
+    made_ms: int
+    version: str
+    contents: Contents
+    table: list[str]
+    documents: list[Document]
+    objects: list[Item]
 
 
 class _Sealed(msgspec.Struct, frozen=True):
@@ -111,9 +138,17 @@ def read(store: ObjectStore, name: str) -> Manifest:
     if digest(bytes(sealed.manifest)) != sealed.digest:
         raise Damaged(f"{key} in {store.uri} is damaged: its digest is not {sealed.digest}")
     found = msgspec.json.decode(sealed.manifest, type=_Format).format
+    if found == OLD_FORMAT:
+        return _of_one_group(msgspec.json.decode(sealed.manifest, type=_OldManifest))
     if found != FORMAT:
-        raise JobRefused(f"backup {name} has format {found}; this version reads format {FORMAT}")
+        raise JobRefused(f"backup {name} has format {found}; this version reads formats up to {FORMAT}")
     return msgspec.json.decode(sealed.manifest, type=Manifest)
+
+
+def _of_one_group(old: _OldManifest) -> Manifest:
+    documents = [Document("catalog/0.db", one.parts) if one.path == "catalog.db" else one for one in old.documents]
+    made = (FORMAT, old.id, old.made_ms, old.version)
+    return Manifest(*made, [old.contents.position], old.contents, old.table, documents, old.objects)
 
 
 def new_id(began_ms: int) -> str:

@@ -21,6 +21,7 @@ from headwater.spark.declared import SOURCE, Loaded, Stream, Table
 from headwater.spark.derived_tables import DerivedTable, arrow_schema, compact, output, read
 from headwater.spark.failures import cause, no_connect
 from headwater.spark.folding import BadFold, load_function
+from headwater.spark.group_states import ends_of, heads_of, offset_at, seen_in
 from headwater.spark.job_runs import DONE, FINDINGS, JobRefused, Progress, recorded, silent
 from headwater.spark.jobs.derive import Derivation, follow
 from headwater.spark.jobs.fold import fold
@@ -28,7 +29,6 @@ from headwater.spark.jobs.route import SELECTING, route
 from headwater.spark.matching import job_match
 from headwater.spark.node import Node, Seen
 from headwater.spark.options import parse
-from headwater.spark.planning import head_of
 from headwater.spark.quarantine import Allowed
 from headwater.spark.table_parts import Output, write_parts
 
@@ -103,7 +103,7 @@ class Running:
     ) -> None:
         self._spark, self._node, self._progress = spark, node, progress
         self._pipeline, self._base, self._file = loaded.pipeline, loaded.base, loaded.file.name
-        self._seen: Seen | None = None
+        self._seen: dict[int, Seen] = {}
         """What everything is up to."""
         self._schemas: dict[str, StructType] = {}
         """Of the records, for tables from the source."""
@@ -215,8 +215,9 @@ class Running:
     # ---- a cycle --------------------------------------------------------------------------------------------------
 
     def cycle(self) -> None:
-        head = head_of(self._node)
-        if head.seen == self._seen and head.seen is not None:
+        heads = heads_of(self._node)
+        seen = seen_in(heads)
+        if seen == self._seen:
             return
         for table in self._pipeline.ordered():
             told = self._derive(table) if table.is_typed else self._refresh(table)
@@ -227,7 +228,7 @@ class Running:
         self.summary["folds"] = [
             fold(
                 self._spark,
-                self._node.expecting(head.seen),
+                self._node.expecting(seen),
                 mode=one.mode,
                 key=tuple(one.key),
                 deleted=one.deleted,
@@ -235,12 +236,12 @@ class Running:
                 bucket=one.bucket,
                 pattern=one.pattern,
                 min_records=one.min_records,
-                until=head.offset(head.position),
+                until=offset_at(heads, ends_of(heads)),
                 progress=self._progress,
             )
             for one in self._pipeline.folds
         ]
-        self._seen = head.seen
+        self._seen = seen
 
     @staticmethod
     def _add(into: dict[str, Any], name: str, told: dict[str, Any]) -> None:

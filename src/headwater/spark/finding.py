@@ -33,7 +33,7 @@ from headwater.spark.jobs.erase import holdings, parts_of
 from headwater.spark.lake_place import Place
 from headwater.spark.node import Node
 from headwater.spark.options import BadOptions, parse
-from headwater.spark.rewrite import File, Listing, listed
+from headwater.spark.rewrite import File, Listing, listings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,10 +64,10 @@ def find_stream(
     `tables` and `backups` are places to look at beside those that recorded runs name.
     """
     bucket, name = parts_of(stream)
-    listing = listed(node)
+    by_group = listings(node)
     known = node.known(stream)
     runs = last_runs(node, RUNS_MAX)
-    found = [*_on_node(node, bucket, name, known["subscriptions"]), *_in_lake(spark, node, listing, bucket, name)]
+    found = [*_on_node(node, bucket, name, known["subscriptions"]), *_in_lake(spark, node, by_group, bucket, name)]
     blind: list[str] = []
     made = [{**run, "inputs": None} for run in runs]  # what a run says it made, not what it was given
     table_places = {**_places(made, "table", "table"), **_places(made, "quarantine", "quarantine")}
@@ -126,8 +126,9 @@ def _on_node(node: Node, bucket: str, name: str, subscriptions: list[str]) -> It
         yield Finding("subscription", subscription, "names it; delete the subscription, or leave the stream out")
 
 
-def _in_lake(spark: SparkSession, node: Node, listing: Listing, bucket: str, name: str) -> Iterator[Finding]:
-    for held in holdings(spark, node, listing, listing.files, bucket, name):
+def _in_lake(spark: SparkSession, node: Node, by_group: Sequence[Listing], bucket: str, name: str) -> Iterator[Finding]:
+    files = [file for listing in by_group for file in listing.files]
+    for held in holdings(spark, node, by_group[0].place, files, files, bucket, name):
         yield Finding("lake", held.path, f"{held.rows} rows; headwater pipeline run erase removes them")
 
 
@@ -155,9 +156,8 @@ def _in_backups(spark: SparkSession, node: Node, place: Place, bucket: str, name
     files = [
         File(f"{OBJECTS}/{key}", item.bytes, 0, 0, 0, 0, 0) for key, item in objects.items() if key.endswith(".parquet")
     ]
-    there = Listing(0, 0, place, [], 0)
     rows: dict[str, int] = {}
-    for held in holdings(spark, node, there, files, bucket, name):
+    for held in holdings(spark, node, place, (), files, bucket, name):
         key = held.path.removeprefix(f"{OBJECTS}/")
         rows[key] = rows.get(key, 0) + held.rows
     needle = f"{bucket}/{name}".encode()

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headwater.lake.names import SNAPSHOTS, snapshot_owner
+from headwater.lake.names import SNAPSHOTS, data_group, snapshot_owner
 from headwater.lake.store import LakeDamaged, ObjectMissing
 from headwater.lake.writer import in_order
 from headwater.spark.lake_file import LakeFile, extents_of, live_mask, spans
@@ -133,7 +133,7 @@ def _blobs(incarnations: list[int], offsets: list[int]) -> pa.RecordBatch:
 # ---- files -------------------------------------------------------------------------------------------------------
 
 
-def files(node: Node, place: Place, group: int, look: Look, some: list[File]) -> Iterator[pa.RecordBatch]:
+def files(node: Node, place: Place, look: Look, some: list[File]) -> Iterator[pa.RecordBatch]:
     """Extents of the files, and what is wrong with their rows."""
     store = place.store()
     by_path = {file.path: file for file in some}
@@ -144,7 +144,7 @@ def files(node: Node, place: Place, group: int, look: Look, some: list[File]) ->
         found = _Found(path)
         audit = None
         try:
-            audit = _Audit(LakeFile(store, path), by_path[path], extents, group, look.deep, found)
+            audit = _Audit(LakeFile(store, path), by_path[path], extents, data_group(path), look.deep, found)
             audit.run()
         except (LakeDamaged, ObjectMissing) as error:
             found.add("damage" if isinstance(error, LakeDamaged) else "store", error.reason)
@@ -279,11 +279,11 @@ class _Counts:
             self.findings.append((kind, subject, what, files, incarnation))
 
 
-def joints(look: Look, sid_max: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def joints(look: Look, sids_max: list[int], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Lines of whole incarnations, sorted by incarnation, kind, start and end: what is wrong with them, and counts.
 
-    Incarnations above `sid_max` began after the streams were listed. All streams are among the lines, also when not all
-    are looked at: what their forks need is found from them.
+    Incarnations above `sids_max`, which has one for each group, began after the streams were listed. All streams are
+    among the lines, also when not all are looked at: what their forks need is found from them.
     """
     counts = _Counts()
     stream: _Stream | None = None
@@ -298,7 +298,9 @@ def joints(look: Look, sid_max: int, batches: Iterable[pa.RecordBatch]) -> Itera
                 counts.of["files_read"] += 1
                 counts.of["rows_read"] += line.rows
                 continue
-            if line.incarnation > sid_max or not (look.incarnations is None or line.incarnation in look.incarnations):
+            if line.incarnation > sids_max[line.incarnation % len(sids_max)]:
+                continue
+            if look.incarnations is not None and line.incarnation not in look.incarnations:
                 continue
             if stream is None or stream.incarnation != line.incarnation:
                 if stream is not None:

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from headwater.lake.arrow_file import PyFile
 from headwater.lake.layout import SCHEMA
+from headwater.lake.names import data_group
 from headwater.lake.store import Data, LakeDamaged, ObjectStore, StoreError
 from headwater.spark.node import Node
 
@@ -126,8 +127,8 @@ class LakeFile:
 
 def extents_of(node: Node, files: Sequence[tuple[str, int]]) -> Iterator[tuple[str, pa.Table]]:
     """The live extents of each file (path, number of rows), in order of row group and row; a few calls for all."""
-    for some in _calls(files):
-        found = pa.ipc.open_stream(node.lake_extents(some)).read_all()
+    for group, some in _calls(files):
+        found = pa.ipc.open_stream(node.lake_extents(group, some)).read_all()
         runs = pc.run_end_encode(found["file"].combine_chunks()) if len(found) else None
         edges = [0, *(runs.run_ends.to_pylist() if runs is not None else ())]
         held = dict(zip(runs.values.to_pylist() if runs is not None else (), pairwise(edges), strict=True))
@@ -136,17 +137,21 @@ def extents_of(node: Node, files: Sequence[tuple[str, int]]) -> Iterator[tuple[s
             yield path, found.slice(low, high - low)
 
 
-def _calls(files: Sequence[tuple[str, int]]) -> Iterator[list[str]]:
+def _calls(files: Sequence[tuple[str, int]]) -> Iterator[tuple[int, list[str]]]:
+    """What each call asks for: a group, and files of it."""
     some: list[str] = []
-    rows = 0
+    group = rows = 0
     for path, row_count in files:
-        if some and (len(some) == FILES_PER_CALL or rows + row_count > EXTENTS_PER_CALL):
-            yield some
+        other = data_group(path)
+        full = len(some) == FILES_PER_CALL or rows + row_count > EXTENTS_PER_CALL
+        if some and (full or other != group):
+            yield group, some
             some, rows = [], 0
+        group = other
         some.append(path)
         rows += row_count
     if some:
-        yield some
+        yield group, some
 
 
 def spans(file: LakeFile, extents: pa.Table) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

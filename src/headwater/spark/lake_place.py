@@ -40,5 +40,5 @@ class Place(_Fields):
 
 
 def place_of(facts: dict[str, Any]) -> Place:
-    """The place that a node's `lake/files` names."""
+    """The place that a group's `lake/files` names."""
     return Place(facts["url"], facts.get("endpoint"), facts.get("region"))

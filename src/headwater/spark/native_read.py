@@ -23,9 +23,10 @@ from headwater.model.names import DEFAULT_BUCKET
 from headwater.spark import options as asked
 from headwater.spark.job_runs import RUNS_BUCKET
 from headwater.spark.lake_place import Place
+from headwater.spark.lake_table import table_names
 from headwater.spark.node import Node
 from headwater.spark.options import Options
-from headwater.spark.planning import Plan, table_names
+from headwater.spark.planning import Plan, packed
 from headwater.spark.ranges import Piece, Range
 from headwater.spark.reading import Task, Work, rows_of
 from headwater.spark.rows import KINDS, Shape, schema_of, stored
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 _SPARK_TYPES = {"string": "string", "int64": "bigint", "int32": "int", "binary": "binary"}
 _STORED = ", ".join(f"`{field.name}` {_SPARK_TYPES[str(field.type)]}" for field in SCHEMA)
+Span = tuple[int, Range]
+"""A range of a group's log."""
 _S3A = "org.apache.hadoop.fs.s3a.S3AFileSystem"
 
 
@@ -56,17 +59,18 @@ def read_lake(spark: SparkSession, node: Node | str, **given: str) -> DataFrame:
     frames = []
     if plain:
         frames.append(_native(spark, plain, planned.work, options))
-    for wanted, paths in sifted.items():
-        frames.append(_native(spark, paths, planned.work, options, wanted))
+    if sifted:
+        paths = [path for some in sifted.values() for path in some]
+        frames.append(_native(spark, paths, planned.work, options, list(sifted)))
     if tasks or not frames:
-        frames.append(_through_python(spark, planned.work, tasks, options))
+        frames.append(_through_python(spark, planned.work, packed(tasks), options))
     return reduce(lambda one, other: one.unionByName(other), frames)
 
 
-def _split(planned: Plan, root: str | None) -> tuple[list[str], dict[Range, list[str]], list[Task]]:
+def _split(planned: Plan, root: str | None) -> tuple[list[str], dict[Span, list[str]], list[Task]]:
     """Files that Spark reads as they are, files of which it reads only some rows (in a range), and the rest."""
     plain: list[str] = []
-    sifted: dict[Range, list[str]] = {}
+    sifted: dict[Span, list[str]] = {}
     rest: list[Task] = []
     selection = planned.work.selection
     names = {} if root is None or planned.work.place is None else _names(planned.work.place)
@@ -84,7 +88,7 @@ def _split(planned: Plan, root: str | None) -> tuple[list[str], dict[Range, list
                 if piece.file.within(task.wanted) and not selection.needs(known.get):
                     plain.append(path)
                 else:
-                    sifted.setdefault(task.wanted, []).append(path)
+                    sifted.setdefault((task.group, task.wanted), []).append(path)
         if left or task.hot is not None:
             rest.append(task._replace(pieces=left, whole=None if len(left) < len(task.pieces) else task.whole))
     return plain, sifted, rest
@@ -122,14 +126,16 @@ def _has_s3a(spark: SparkSession) -> bool:
 
 
 def _native(
-    spark: SparkSession, paths: list[str], work: Work, options: Options, within: Range | None = None
+    spark: SparkSession, paths: list[str], work: Work, options: Options, within: list[Span] | None = None
 ) -> DataFrame:
     from pyspark.sql import functions as F
 
     # With a schema Spark does not open a file to find one.
     frame = spark.read.schema(_STORED).parquet(*paths)
     if within is not None:
-        frame = frame.where((F.col("position") > within.after) & (F.col("position") <= within.until))
+        group, position = F.col("group"), F.col("position")
+        spans = [(group == one) & (position > span.after) & (position <= span.until) for one, span in within]
+        frame = frame.where(reduce(lambda one, other: one | other, spans))
         frame = frame.where(_wanted(work.selection))
     if work.trims is not None:
         rows = [(int(sid), int(earliest)) for sid, earliest in zip(*work.trims, strict=True)]
@@ -173,7 +179,7 @@ def expression(pattern: str) -> str:
     return "".join(kinds[part] if isinstance(part, int) else "/" + re.escape(part) for part in parse(pattern))
 
 
-def _through_python(spark: SparkSession, work: Work, tasks: list[Task], options: Options) -> DataFrame:
+def _through_python(spark: SparkSession, work: Work, parts: list[list[Task]], options: Options) -> DataFrame:
     """The rest, a task for each part: the parts travel with the function, and a row's number says which is whose."""
     schema = schema_of(options.with_headers)
 
@@ -181,8 +187,8 @@ def _through_python(spark: SparkSession, work: Work, tasks: list[Task], options:
         shape = Shape(schema)
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                for rows in rows_of(work, tasks[number]):
-                    yield from shape.batches(rows)
+                for task in parts[number]:
+                    for rows in rows_of(work, task):
+                        yield from shape.batches(rows)
 
-    count = max(len(tasks), 1)
-    return spark.range(0, len(tasks), 1, count).mapInArrow(read, schema)
+    return spark.range(0, len(parts), 1, max(len(parts), 1)).mapInArrow(read, schema)

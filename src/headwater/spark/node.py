@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import ssl
 import threading
 import time
@@ -20,6 +21,8 @@ PATIENCE_S = 60.0
 """How long a call waits for a node that is away or busy before it gives up."""
 LOG_CHANGED = ("another_log", "log_set_back")
 PAUSE_S_MIN, PAUSE_S_MAX = 0.1, 5.0
+PLAN = "/__headwater/plan"
+_OF_GROUP = re.compile(r"/__headwater/groups/(\d+)/")
 
 
 class NodeError(Exception):
@@ -56,7 +59,7 @@ class LogChanged(DataLoss):
 
 
 class Seen(NamedTuple):
-    """What somebody knows of a node's log, and expects of it again."""
+    """What somebody knows of a group's log, and expects of it again."""
 
     log: str
     incarnation: str
@@ -70,9 +73,17 @@ class Answer(NamedTuple):
     body: bytes
 
 
+_NONE: Mapping[int, Seen] = {}
+
+
+def of(group: int) -> str:
+    """What the paths of calls about one group begin with."""
+    return f"/__headwater/groups/{group}"
+
+
 class Node:
     def __init__(
-        self, url: str, token: str | None = None, patience_s: float = PATIENCE_S, expects: Seen | None = None
+        self, url: str, token: str | None = None, patience_s: float = PATIENCE_S, expects: Mapping[int, Seen] = _NONE
     ) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -80,7 +91,8 @@ class Node:
         self.url = url.rstrip("/")
         self.token = token
         self._patience_s = patience_s
-        self.expects = expects
+        self.expects = dict(expects)
+        """By group."""
         self.hidden: dict[str, str] = {}
         """Names of streams that must not be written down anywhere, and what is written instead."""
         self._mine = threading.local()
@@ -88,10 +100,13 @@ class Node:
     def __reduce__(self) -> tuple[Any, ...]:
         return Node, (self.url, self.token, self._patience_s, self.expects)
 
-    def expecting(self, seen: Seen | None) -> Self:
-        """The same node, whose calls raise LogChanged when its log does not have what was seen of it."""
+    def expecting(self, seen: Mapping[int, Seen]) -> Self:
+        """The same node, whose calls raise LogChanged when a group's log does not have what was seen of it.
+
+        A call about one group is about that group's log, any other one about all of those that are named here.
+        """
         other = object.__new__(type(self))
-        other.__dict__ = {**self.__dict__, "expects": seen}
+        other.__dict__ = {**self.__dict__, "expects": dict(seen)}
         return other
 
     def __repr__(self) -> str:
@@ -154,39 +169,48 @@ class Node:
 
     # ---- what jobs ask --------------------------------------------------------------------------------------------
 
-    def groups(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.json("GET", "/__headwater/groups")["groups"]
-        return found
+    def groups(self) -> list[int]:
+        """The numbers of the groups, in order."""
+        return [facts["group"] for facts in self.plan({})]
 
-    def feed(self, group: int, after: int, bytes_max: int) -> Answer:
-        """Arrow IPC of the records after a position. Raises NodeRefused with status 410 when some are in the lake."""
-        query = urlencode({"from": after, "max_bytes": bytes_max})
-        return self.call("GET", f"/__headwater/groups/{group}/feed?{query}")
+    def plan(self, asked: Mapping[int, Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """How far groups are, and what is asked of them besides (see `POST /__headwater/plan`).
+
+        Those are the groups that are asked about or expected to have a log, and all of them when none is. Raises
+        NodeRefused with the code `no_such_group` when one is not there.
+        """
+        expected = {group: {"expected": _spelled(seen)} for group, seen in self.expects.items()}
+        numbers = {*asked, *expected}
+        body = {
+            "groups": {str(group): {**expected.get(group, {}), **asked.get(group, {})} for group in sorted(numbers)}
+        }
+        found: list[dict[str, Any]] = self.json("POST", PLAN, body, repeat=True)["groups"]
+        return found
 
     def flush(self) -> dict[str, Any]:
         """Everything that is synced by now settles into the lake."""
         done: dict[str, Any] = self.json("POST", "/__headwater/flush", repeat=True)
         return done
 
-    def lake_files(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.json("GET", "/__headwater/groups/0/lake/files")
+    def lake_files(self, group: int) -> dict[str, Any]:
+        found: dict[str, Any] = self.json("GET", f"{of(group)}/lake/files")
         return found
 
-    def lake_extents(self, files: list[str]) -> bytes:
-        """Arrow IPC of the live extents of up to 1,000 files."""
+    def lake_extents(self, group: int, files: list[str]) -> bytes:
+        """Arrow IPC of the live extents of up to 1,000 files of one group."""
         sent = json.dumps({"files": files}).encode()
-        return self.call(
-            "POST", "/__headwater/groups/0/lake/extents", sent, {"Content-Type": "application/json"}, repeat=True
-        ).body
+        headers = {"Content-Type": "application/json"}
+        return self.call("POST", f"{of(group)}/lake/extents", sent, headers, repeat=True).body
 
     def lake_streams(self, limit: int = 50_000) -> Iterator[bytes]:
-        """Arrow IPC pages of every stream."""
-        after: str | None = "-1"
-        while after is not None:
-            query = urlencode({"after": after, "limit": limit})
-            answer = self.call("GET", f"/__headwater/groups/0/lake/streams?{query}")
-            yield answer.body
-            after = answer.headers.get("headwater-next")
+        """Arrow IPC pages of every stream, group by group."""
+        for group in self.groups():
+            after: str | None = "-1"
+            while after is not None:
+                query = urlencode({"after": after, "limit": limit})
+                answer = self.call("GET", f"{of(group)}/lake/streams?{query}")
+                yield answer.body
+                after = answer.headers.get("headwater-next")
 
     def reads(self) -> Iterator[dict[str, Any]]:
         """How much was read of each bucket on each day, as of the last checkpoint: day, bucket, reads, bytes."""
@@ -197,19 +221,18 @@ class Node:
             after = page["next"]
 
     def missing(self, wanted: dict[str, Any]) -> list[str]:
-        """Which of the names (`streams`, a `bucket` or a `pattern`) no stream goes by, as far as the node can tell."""
-        try:
-            found: list[str] = self.json("POST", "/__headwater/groups/0/matches", wanted, repeat=True)["missing"]
-        except NodeRefused as refused:
-            if refused.status not in (404, 405):
-                raise
-            return []  # of an earlier version
-        return found
+        """Which of the names (`streams`, a `bucket` or a `pattern`) no stream goes by, whichever group it is in."""
+        missing: list[str] | None = None
+        for group in self.groups():
+            found = self.json("POST", f"{of(group)}/matches", wanted, repeat=True)["missing"]
+            missing = found if missing is None else [name for name in missing if name in set(found)]
+            if not missing:
+                break
+        return missing or []
 
-    def swap(self, remove: list[str], add: list[str]) -> dict[str, Any]:
-        """Replaces files of the lake by others with the same live rows. Safe to repeat."""
-        body = {"remove": remove, "add": add}
-        done: dict[str, Any] = self.json("POST", "/__headwater/groups/0/lake/swap", body, repeat=True)
+    def swap(self, group: int, remove: list[str], add: list[str]) -> dict[str, Any]:
+        """Replaces files of a group's part of the lake by others with the same live rows. Safe to repeat."""
+        done: dict[str, Any] = self.json("POST", f"{of(group)}/lake/swap", {"remove": remove, "add": add}, repeat=True)
         return done
 
     def erase(self, stream: str) -> dict[str, Any]:
@@ -258,12 +281,20 @@ class Node:
 
     def _headers(self, path: str, headers: Mapping[str, str] | None) -> dict[str, str]:
         found = dict(headers or {})
-        if self.expects is not None:
-            of_group = "" if path.startswith("/__headwater/groups/") else "0:"
-            found["Headwater-Expected-Log"] = of_group + "/".join(map(str, self.expects))
+        if expected := self._expected(path):
+            found["Headwater-Expected-Log"] = expected
         if self.token is not None:
             found["Authorization"] = f"Bearer {self.token}"
         return found
+
+    def _expected(self, path: str) -> str:
+        if path == PLAN:
+            return ""  # its body says it, group by group
+        group = _OF_GROUP.match(path)
+        if group is None:
+            return ",".join(f"{number}:{_spelled(seen)}" for number, seen in sorted(self.expects.items()))
+        seen = self.expects.get(int(group[1]))
+        return "" if seen is None else _spelled(seen)
 
     def _refused(self, method: str, path: str, answer: Answer) -> NodeError:
         code, message = "", answer.body[:500].decode(errors="replace")
@@ -272,9 +303,13 @@ class Node:
             code, message = str(error["code"]), str(error["message"])
         except (ValueError, KeyError, TypeError):
             pass
-        if self.expects is not None and code in LOG_CHANGED:
+        if self.expects and code in LOG_CHANGED:
             return LogChanged(self.url, code, message)
         return NodeRefused(f"{method} {self.url}{path}", answer.status, code, message, answer.headers)
+
+
+def _spelled(seen: Seen) -> str:
+    return "/".join(map(str, seen))
 
 
 def _answer(connection: http.client.HTTPConnection) -> Answer:

@@ -2,78 +2,142 @@
 
 Owns the shape. Never judges whether a node still has what it speaks of: `resuming` does.
 
-    {"0": 81236,                                        the position of the group; the rest is beside it
-     "log": "5b0c…",                                    which log that is a position of; absent in older checkpoints
-     "incarnations": [["5b0c…", 0], ["9d1e…", 70112]],  the newest that the log has gone through, with their beginnings
-     "after": 70112,                                    only when the batch does not begin where the one before it ended
-     "began": 91004,                                    until it has caught up: where the node was when the query began
+    {"0": 81236, "1": 90,                               the position of each group; the rest is beside them
+     "logs": {"0": {"log": "5b0c…",                     of which log each is a position, and the newest incarnations
+                    "incarnations": [["5b0c…", 0]]}, …} that it has gone through, with their beginnings
+     "after": {"0": 70112},                             only of groups where the batch does not begin at the end of the
+                                                        one before it
+     "began": {"0": 91004},                             of groups until they have caught up: where they were when the
+                                                        query began
      "selection": {"bucket": "orders"},                 which streams it reads (a hash of a long list)
-     "past": {"of": {"subscribe": "a/1"}, "until": 70}} only of a batch from before the position, here up to 70, for
-                                                        streams that the query did not read while it read `of`
+     "past": {"of": {"subscribe": "a/1"},               only of a batch from before the positions, up to `until`, for
+              "until": {"0": 70, "1": 0}}}              streams that the query did not read while it read `of`
 
-It never names streams one by one: two hundred thousand of them made a file of 5 MB for every batch.
+Earlier versions knew one group, and wrote `log` and `incarnations` of it, and numbers for `after`, `began` and `until`.
+An offset never names streams one by one: two hundred thousand of them made a file of 5 MB for every batch.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 from headwater.model.lineage import Incarnation
 from headwater.spark.node import Seen
+from headwater.spark.ranges import Positions
 
-GROUP = "0"
-"""The one group of a node, as offsets name it."""
+GROUPS_MAX = 4_096
+"""As many as an offset may name. Far more than a node has."""
+BESIDE = {"logs", "after", "began", "selection", "past", "log", "incarnations"}
+"""Everything in an offset that is no group."""
+
+_NOWHERE: Positions = {}
+T = TypeVar("T")
 
 
 class Past(NamedTuple):
     of: dict[str, str]
     """What the query read before it read more."""
-    until: int
+    until: Positions
+
+
+class Log(NamedTuple):
+    """Which log a position is of."""
+
+    id: str
+    incarnations: tuple[Incarnation, ...]
+    """The newest; at least one."""
+
+
+_UNKNOWN: Mapping[int, Log] = {}
 
 
 class Offset(NamedTuple):
-    position: int
-    log: str | None = None
-    incarnations: tuple[Incarnation, ...] = ()
-    after: int | None = None
-    began: int | None = None
+    positions: Positions
+    logs: Mapping[int, Log] = _UNKNOWN
+    """By group; none in the oldest checkpoints."""
+    after: Positions = _NOWHERE
+    began: Positions = _NOWHERE
     selection: dict[str, str] | None = None
     past: Past | None = None
 
     @property
-    def seen(self) -> Seen | None:
-        """What a node must have to go on from here; None in an older checkpoint."""
-        if self.log is None or not self.incarnations:
-            return None
-        return Seen(self.log, self.incarnations[-1].id, self.position)
+    def seen(self) -> dict[int, Seen]:
+        """What a node must have to go on from here, as far as is known."""
+        return {
+            group: Seen(log.id, log.incarnations[-1].id, self.positions[group])
+            for group, log in self.logs.items()
+            if group in self.positions
+        }
 
     def json(self) -> dict[str, Any]:
-        found: dict[str, Any] = {GROUP: self.position}
-        if self.log is not None:
-            found |= {"log": self.log, "incarnations": [list(one) for one in self.incarnations]}
-        past = None if self.past is None else self.past._asdict()
-        beside = {"after": self.after, "began": self.began, "selection": self.selection, "past": past}
-        return found | {name: value for name, value in beside.items() if value is not None}
+        found: dict[str, Any] = _by_text(self.positions)
+        if self.logs:
+            logs = {
+                group: {"log": log.id, "incarnations": [list(one) for one in log.incarnations]}
+                for group, log in self.logs.items()
+            }
+            found["logs"] = _by_text(logs)
+        for name, positions in (("after", self.after), ("began", self.began)):
+            if positions:
+                found[name] = _by_text(positions)
+        if self.selection is not None:
+            found["selection"] = self.selection
+        if self.past is not None:
+            found["past"] = {"of": self.past.of, "until": _by_text(self.past.until)}
+        return found
 
 
 def offset_of(document: dict[str, Any]) -> Offset:
     """Raises ValueError for what is no offset."""
-    position = _whole(document.get(GROUP))
-    log, incarnations = document.get("log"), document.get("incarnations", [])
-    if log is not None and not isinstance(log, str):
-        raise ValueError("log")
-    if not isinstance(incarnations, list):
-        raise ValueError("incarnations")
-    known = tuple(_incarnation(one) for one in incarnations)
-    after, began = (None if document.get(name) is None else _whole(document[name]) for name in ("after", "began"))
+    groups = {name: value for name, value in document.items() if name not in BESIDE}
+    positions = _by_group(groups, _whole)
+    if not positions:
+        raise ValueError("position")
+    logs = _by_group(document.get("logs", {}), _log)
+    if not logs and document.get("log") is not None and document.get("incarnations"):
+        logs = {0: _log(document)}  # of an earlier version
+    after, began = (_positions(document.get(name)) for name in ("after", "began"))
     selection, past = document.get("selection"), document.get("past")
     if selection is not None:
         selection = _texts(selection)
     if past is not None:
         if not isinstance(past, dict) or set(past) != {"of", "until"}:
             raise ValueError("past")
-        past = Past(_texts(past["of"]), _whole(past["until"]))
-    return Offset(position, log, known, after, began, selection, past)
+        past = Past(_texts(past["of"]), _positions(past["until"]))
+    return Offset(positions, logs, after, began, selection, past)
+
+
+def _by_text(values: Mapping[int, T]) -> dict[str, T]:
+    return {str(group): value for group, value in sorted(values.items())}
+
+
+def _by_group(values: Any, read: Callable[[Any], T]) -> dict[int, T]:
+    if not isinstance(values, dict):
+        raise ValueError("groups")
+    return {_group(name): read(value) for name, value in values.items()}
+
+
+def _group(name: str) -> int:
+    if not (name.isascii() and name.isdigit() and str(int(name)) == name and int(name) < GROUPS_MAX):
+        raise ValueError("group")
+    return int(name)
+
+
+def _positions(value: Any) -> Positions:
+    """By group; a number alone is an earlier version's, of group 0."""
+    if value is None:
+        return {}
+    return {0: _whole(value)} if isinstance(value, int) else _by_group(value, _whole)
+
+
+def _log(facts: Any) -> Log:
+    if not isinstance(facts, dict) or not isinstance(facts.get("log"), str):
+        raise ValueError("log")
+    incarnations = facts.get("incarnations")
+    if not isinstance(incarnations, list) or not incarnations:
+        raise ValueError("incarnations")
+    return Log(facts["log"], tuple(_incarnation(one) for one in incarnations))
 
 
 def _texts(value: Any) -> dict[str, str]:

@@ -6,7 +6,7 @@ Owns their names, their meaning and what contradicts what. Never asks a node.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -15,7 +15,8 @@ from headwater.model.glob import ANY_DEPTH_MAX, PATTERN_BYTES_MAX
 from headwater.model.names import bucket_of, flat_key, stream_of
 from headwater.spark.lake_place import Place
 from headwater.spark.node import Node, Seen
-from headwater.spark.offsets import GROUP, Offset, offset_of
+from headwater.spark.offsets import Offset, offset_of
+from headwater.spark.ranges import Positions
 from headwater.spark.selection import Selection
 
 NAMES = (
@@ -41,7 +42,6 @@ NAMES = (
 STREAMING_ONLY = ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "addedStreams")
 BATCH_ONLY = ("endingOffsets",)
 NAME_BYTES_MAX = 1_024
-OFFSET_KEYS = {GROUP, "log", "incarnations", "after", "began", "selection", "past"}
 EARLIEST, LATEST = "earliest", "latest"
 
 
@@ -57,10 +57,10 @@ class Options(NamedTuple):
     place: Place | None
     """Where the lake is, when that is not to be asked of the node."""
     selection: Selection
-    starting: str | int | None
-    """`earliest`, `latest`, a position, or None when nothing was said."""
+    starting: str | Positions | None
+    """`earliest`, `latest`, a position of each group, or None when nothing was said."""
     starting_ms: int | None
-    ending: str | int
+    ending: str | Positions
     rows_max: int | None
     bytes_max: int | None
     parts_min: int | None
@@ -69,8 +69,8 @@ class Options(NamedTuple):
     fail_on_no_match: bool
     added_from: str
     """`earliest` or `latest`: where streams begin that a query did not read before it was stopped."""
-    expected: tuple[Seen, ...] = ()
-    """What positions that were given say of the log that they are of."""
+    expected: tuple[Mapping[int, Seen], ...] = ()
+    """What positions that were given say of the logs that they are of, by group."""
 
 
 def parse(given: Mapping[str, str]) -> Options:
@@ -117,8 +117,13 @@ def for_batch(given: Mapping[str, str]) -> Options:
         raise BadOptions("a batch read that begins at the latest offset has no rows: use earliest or a position")
     if options.ending == EARLIEST:
         raise BadOptions("a batch read that ends at the earliest offset has no rows: use latest or a position")
-    if isinstance(options.starting, int) and isinstance(options.ending, int) and options.starting > options.ending:
-        raise BadOptions(f"startingOffsets {options.starting} lies behind endingOffsets {options.ending}")
+    starting, ending = options.starting, options.ending
+    if isinstance(starting, Mapping) and isinstance(ending, Mapping):
+        for group, position in starting.items():
+            if position > ending.get(group, position):
+                raise BadOptions(
+                    f"startingOffsets {position} of group {group} lies after endingOffsets {ending[group]}"
+                )
     if options.node is None and options.starting_ms is not None:
         raise BadOptions('startingTimestamp is looked up through a node: name one with .option("url", …)')
     return options
@@ -136,14 +141,14 @@ def for_streaming(given: Mapping[str, str]) -> Options:
 
 
 def offset_in(name: str, document: str) -> Offset:
-    """The offset in `{"0": 81236}`, or as a query's progress shows it, with its log. Raises BadOptions."""
+    """The offset in `{"0": 81236}`, or as a query's progress shows it, with its logs. Raises BadOptions."""
     try:
         offsets: Any = json.loads(document)
-        if not isinstance(offsets, dict) or not set(offsets) <= OFFSET_KEYS:
+        if not isinstance(offsets, dict):
             raise ValueError
         return offset_of(offsets)
     except ValueError:
-        said = f'a position as {{"{GROUP}": 81236}}'
+        said = 'a position of each group as {"0": 81236}'
         raise BadOptions(f"{name} is {EARLIEST}, {LATEST} or {said}, not {document!r}") from None
 
 
@@ -196,8 +201,17 @@ def _key(name: str) -> str:
         raise BadOptions(f"subscribe names {name!r}, and {error.message()}") from None
 
 
-def _offsets(name: str, text: str) -> str | int:
-    return text.lower() if text.lower() in (EARLIEST, LATEST) else offset_in(name, text).position
+def _offsets(name: str, text: str) -> str | Positions:
+    return text.lower() if text.lower() in (EARLIEST, LATEST) else offset_in(name, text).positions
+
+
+def of_each(name: str, given: Positions, groups: Iterable[int]) -> Positions:
+    """The positions, if they are those of these groups. Raises BadOptions."""
+    wanted = set(groups)
+    if set(given) != wanted:
+        named, there = (", ".join(map(str, sorted(one))) for one in (given, wanted))
+        raise BadOptions(f"{name} names positions of group {named}, and there is group {there}: name one of each")
+    return given
 
 
 def _added(found: Mapping[str, str]) -> str:
@@ -217,10 +231,10 @@ def selection_of(spelled: Mapping[str, str]) -> Selection:
     return _selection(spelled)
 
 
-def _expected(found: Mapping[str, str]) -> tuple[Seen, ...]:
+def _expected(found: Mapping[str, str]) -> tuple[Mapping[int, Seen], ...]:
     given = [(name, found[name]) for name in ("startingOffsets", "endingOffsets") if name in found]
     offsets = [offset_in(name, text) for name, text in given if text.lower() not in (EARLIEST, LATEST)]
-    return tuple(offset.seen for offset in offsets if offset.seen is not None)
+    return tuple(offset.seen for offset in offsets if offset.seen)
 
 
 def _moment(text: str) -> int:

@@ -2,13 +2,13 @@
 
 Owns the arithmetic, on what the node tells of its files. Never asks anybody and never opens a file.
 
-A range is (after, until]: records with after < position <= until. The same range is the same records for ever, wherever
-they lie by now.
+A range is (after, until] of one group: records with after < position <= until. The same range is the same records for
+ever, wherever they lie by now.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import ceil
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,6 +19,9 @@ PART_BYTES_MAX = 128 << 20
 PART_BYTES_MIN = 4 << 20
 """Of files. Each part is a task, and costs 35–40 ms before its first row."""
 FAR = 1 << 62
+
+Positions = Mapping[int, int]
+"""By group."""
 
 
 class Range(NamedTuple):
@@ -76,7 +79,7 @@ class Share(NamedTuple):
 
 
 def file_of(facts: dict[str, Any]) -> File:
-    """A file as `lake/files` tells of it. Bounds that it does not know are taken as wide as can be."""
+    """A file as a group's `lake/files` tells of it. Bounds that it does not know are taken as wide as can be."""
     low, high = facts["position_min"], facts["position_max"]
     return File(
         facts["path"],
@@ -130,13 +133,33 @@ def reach(files: Iterable[File], wanted: Range, rows_max: int | None, bytes_max:
     return wanted.until, round(taken[0]), round(taken[1])
 
 
-def share_out(pieces: Sequence[Piece], wanted: Range, parts_min: int | None, cores: int) -> list[Share]:
-    """Tasks of about the same size: few and large, but one for each core where there is enough to do."""
+def limits_by_group(limit: int, left: Positions) -> dict[int, int]:
+    """A number of rows or bytes shared out over groups, in proportion to how much of the log each has left to read.
+
+    Together they are `limit`; a group that gets nothing now gets its turn as the others come to have less left.
+    """
+    total = sum(left.values())
+    if not total:
+        return dict.fromkeys(left, 0)
+    found = {group: limit * much // total for group, much in left.items()}
+    # What division leaves goes to those that it cost most; of equal ones to the group with more left to read.
+    by_cost = sorted((-(limit * much % total), -much, group) for group, much in left.items() if much)
+    for _, _, group in by_cost[: limit - sum(found.values())]:
+        found[group] += 1
+    return found
+
+
+def part_bytes(total: int, parts_min: int | None, cores: int) -> float:
+    """How many bytes of files a task is to have: tasks are few and large, but one for each core if there is enough."""
+    size = min(PART_BYTES_MAX, max(PART_BYTES_MIN, total / max(cores, 1)))
+    return max(min(size, total / parts_min), 1) if parts_min is not None else size
+
+
+def share_out(pieces: Sequence[Piece], wanted: Range, size: float) -> list[Share]:
+    """Tasks of about the same size, of the files of one group."""
     total = sum(piece.file.size_bytes for piece in pieces)
     if not pieces:
         return []
-    size = min(PART_BYTES_MAX, max(PART_BYTES_MIN, total / max(cores, 1)))
-    size = max(min(size, total / parts_min), 1) if parts_min is not None else size
     split = [part for piece in pieces for part in _split(piece, size)]
     split.sort(key=lambda piece: (piece.file.position_min, piece.file.path, piece.part))
     size = total / ceil(total / size) if total else 1

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from headwater.lake.store import ObjectMissing, ObjectStore
 from headwater.spark.lake_file import LakeFile, extents_of, live_mask, spans
 from headwater.spark.lake_place import Place, place_of
-from headwater.spark.node import DataLoss, LogChanged, Node, NodeError, NodeRefused
+from headwater.spark.node import DataLoss, LogChanged, Node, NodeError, NodeRefused, of
 from headwater.spark.ranges import File, Piece, Range, file_of
 from headwater.spark.selection import Selection
 
@@ -63,18 +63,21 @@ class Work(NamedTuple):
 
 
 class Task(NamedTuple):
-    """One task's part. Pickles."""
+    """A part of the read, of one group: files, or a range that may not be in the lake yet. Pickles."""
 
+    group: int
     wanted: Range
     """Bounds for the rows of the files."""
     pieces: list[Piece]
     whole: list[Range] | None
     """See `ranges.Share`."""
     hot: Range | None = None
+    size_bytes: float = 0
+    """About how much it is to read."""
 
 
 class Listing(NamedTuple):
-    """The lake as the node knows it: everything up to `position` is in these files, and maybe some of what follows."""
+    """A group's files as the node knows them: all up to `position` is in them, and maybe some of what follows."""
 
     position: int
     place: Place
@@ -100,14 +103,14 @@ def _rows(work: Work, task: Task) -> Iterator[pa.Table]:
             if task.whole is None or work.node is None:
                 raise FilesGone(error.key) from error
             for part in task.whole:
-                yield from _range(work, work.node, part)
+                yield from _range(work, work.node, task.group, part)
         else:
             for piece, file in opened:
                 yield from _piece(work, task.wanted, piece, file)
     if task.hot is not None:
         if work.node is None:
             raise ValueError("hot records without a node")
-        yield from _range(work, work.node, task.hot)
+        yield from _range(work, work.node, task.group, task.hot)
 
 
 # ---- files -------------------------------------------------------------------------------------------------------
@@ -183,22 +186,22 @@ class _Answer(NamedTuple):
     settled_position: int
 
 
-def _range(work: Work, node: Node, wanted: Range) -> Iterator[pa.Table]:
+def _range(work: Work, node: Node, group: int, wanted: Range) -> Iterator[pa.Table]:
     """A range from wherever its records are by now; every step is a part of it, whole."""
     at, until = wanted
     idle = 0
     while at < until:
         idle += 1
         if idle > ATTEMPTS_MAX:
-            raise NodeError(f"{node.url}: the lake changes too fast to be read from position {at} on")
+            raise NodeError(f"{node.url}: the lake changes too fast to be read from position {at} of group {group} on")
         if idle > 1:
             time.sleep(PAUSE_S)
-        answer = feed(node, at, until)
+        answer = feed(node, group, at, until)
         listing = None
         if answer is None or answer.settled_position > at:
-            listing = list_files(node, work.place)
+            listing = list_files(node, group, work.place)
             # Only now can it be told whether anything settled after the listing: then it is in neither of them.
-            answer = feed(node, at, until) if listing.position <= at else None
+            answer = feed(node, group, at, until) if listing.position <= at else None
             if answer is not None and answer.lake_position != listing.position:
                 continue
         reached = answer.position if answer is not None else min(until, listing.position) if listing is not None else at
@@ -229,9 +232,12 @@ def open_files(node: Node, listing: Listing, wanted: Range) -> list[tuple[Piece,
         return None
 
 
-def list_files(node: Node, place: Place | None) -> Listing:
-    """The lake's files now. `place` takes the place of what the node says of where they are."""
-    found = node.lake_files()
+def list_files(node: Node, group: int, place: Place | None) -> Listing:
+    """The files of a group now. `place` takes the place of what the node says of where they are."""
+    return listing_of(node.lake_files(group), place)
+
+
+def listing_of(found: dict[str, Any], place: Place | None) -> Listing:
     files = [file_of(facts) for facts in found["files"]]
     return Listing(found["lake_position"], place or place_of(found["lake"]), files)
 
@@ -262,11 +268,11 @@ def _joined(extents: pa.Table) -> pa.Table:
     )
 
 
-def feed(node: Node, after: int, until: int) -> _Answer | None:
+def feed(node: Node, group: int, after: int, until: int) -> _Answer | None:
     """Records after a position that memory holds; None when the lake has some of them."""
     query = urlencode({"from": after, "to": until, "max_bytes": FEED_BYTES})
     try:
-        answer = node.call("GET", f"/__headwater/groups/0/feed?{query}")
+        answer = node.call("GET", f"{of(group)}/feed?{query}")
     except NodeRefused as refused:
         if refused.status == 410:
             return None

@@ -64,7 +64,7 @@ class File(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """The lake as the node sees it: every settled record is in exactly one of these files."""
+    """A group's files as the node sees them: every settled record of it is in exactly one of these."""
 
     group: int
     lake_position: int
@@ -84,10 +84,15 @@ class Changed(Exception):
     """The lake changed while the files were written; nothing was swapped. Plan again."""
 
 
-def listed(node: Node) -> Listing:
+def listings(node: Node) -> list[Listing]:
+    """One for each group, in order. Raises JobRefused when there is no lake, or none that can be reached from here."""
+    return [listed(node, group) for group in node.groups()]
+
+
+def listed(node: Node, group: int) -> Listing:
     """Raises JobRefused when the node has no lake, or one that cannot be reached from here."""
     try:
-        facts = node.lake_files()
+        facts = node.lake_files(group)
     except NodeRefused as refused:
         if refused.status in (400, 404):
             raise JobRefused(
@@ -111,7 +116,8 @@ def listed(node: Node) -> Listing:
 def rewrite(
     spark: SparkSession, node: Node, listing: Listing, files: Sequence[File], target_bytes: int, progress: Progress
 ) -> Swapped:
-    """Puts the live rows of `files` into new ones of about `target_bytes` each, sorted, and has the node swap them.
+    """Puts the live rows of some files of the listing into new ones of about `target_bytes` each, sorted, and has the
+    node swap them.
 
     Raises Changed; then nothing is different, but for objects that nothing refers to. Raises JobRefused when a file
     cannot be read: a damaged file is never replaced.
@@ -127,7 +133,7 @@ def rewrite(
     with watching(spark, progress, "tasks"), told("rewriting"):
         added = [(row["path"], row["bytes"], row["rows"]) for row in written.collect()]
     try:
-        node.swap([file.path for file in files], sorted(path for path, _, _ in added))
+        node.swap(group, [file.path for file in files], sorted(path for path, _, _ in added))
     except NodeRefused as refused:
         if refused.status == 409:
             raise Changed(str(refused)) from refused

@@ -17,15 +17,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from headwater.spark import options as asked
 from headwater.spark.matching import check_match
 from headwater.spark.options import EARLIEST, Options
-from headwater.spark.planning import (
-    Plan,
-    first_position,
-    judge,
-    last_position,
-    looked_at,
-    plan,
-    plan_table,
-)
+from headwater.spark.planning import Plan, first_positions, judge, last_positions, looked_at, plan, plan_table
 from headwater.spark.ranges import Range
 from headwater.spark.reading import Task, Work, rows_of
 from headwater.spark.rows import Shape, check, stored
@@ -37,31 +29,34 @@ if TYPE_CHECKING:
 class Partition(InputPartition):
     """Everything a task needs: executors know nothing else of the read."""
 
-    def __init__(self, work: Work, task: Task) -> None:
-        self.work, self.task = work, task
+    def __init__(self, work: Work, tasks: list[Task]) -> None:
+        self.work, self.tasks = work, tasks
 
 
-def partitions_of(planned: Plan) -> list[InputPartition]:
-    return [Partition(planned.work, task) for task in planned.tasks]
+def partitions_of(planned: Plan, options: Options) -> list[InputPartition]:
+    return [Partition(planned.work, tasks) for tasks in planned.partitions(options.parts_min)]
 
 
 def batches_of(partition: InputPartition, schema: StructType) -> Iterator[pa.RecordBatch]:
     if isinstance(partition, Partition):  # Spark makes up a partition of its own where there is none
         shape = Shape(schema)
-        for rows in rows_of(partition.work, partition.task):
-            yield from shape.batches(rows)
+        for task in partition.tasks:
+            for rows in rows_of(partition.work, task):
+                yield from shape.batches(rows)
 
 
 def plan_batch(options: Options, columns: list[str]) -> Plan:
     """Everything from the read's start to where the node is now, or where it is to end. Raises DataLoss."""
     if options.node is None:
         return plan_table(options, columns)
-    node, head = looked_at(options, options.node)
+    node, heads = looked_at(options, options.node)
     check_match(options, node)
-    start = first_position(options, node, head, EARLIEST)
-    planned = plan(options, node, Range(start, last_position(options, head)), columns, head)
-    if isinstance(options.starting, int) and options.starting > 0:
-        judge(planned.losses, options.selection, start, options.fail_on_loss)
+    starts = first_positions(options, node, heads, EARLIEST)
+    ends = last_positions(options, heads)
+    planned = plan(options, node, {group: Range(starts[group], ends[group]) for group in heads}, columns)
+    if isinstance(options.starting, Mapping):
+        lost = [loss for loss in planned.losses if starts[loss.group] > 0]
+        judge(lost, options.selection, starts, options.fail_on_loss)
     return planned
 
 
@@ -74,7 +69,7 @@ class Reader(DataSourceReader):
         self._schema = schema
 
     def partitions(self) -> Sequence[InputPartition]:
-        return partitions_of(plan_batch(self._options, stored(self._schema)))
+        return partitions_of(plan_batch(self._options, stored(self._schema)), self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return batches_of(partition, self._schema)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -21,13 +21,24 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from headwater.spark import options as asked
+from headwater.spark.group_states import (
+    Head,
+    Heads,
+    Loss,
+    Question,
+    ends_of,
+    heads_in,
+    heads_of,
+    look,
+    offset_at,
+)
 from headwater.spark.matching import check_match
 from headwater.spark.node import Node
 from headwater.spark.offsets import Offset, Past, offset_of
 from headwater.spark.options import EARLIEST, LATEST
-from headwater.spark.planning import Loss, first_position, furthest, head_of, judge, looked_at, plan
-from headwater.spark.ranges import Range
-from headwater.spark.resuming import resume
+from headwater.spark.planning import first_positions, furthest, judge, looked_at, plan
+from headwater.spark.ranges import FAR, Positions, Range, limits_by_group
+from headwater.spark.resuming import Resumed, resume
 from headwater.spark.rows import check, stored
 from headwater.spark.source import batches_of, partitions_of
 
@@ -40,6 +51,14 @@ Document = dict[str, Any]
 """An offset as Spark keeps it (see `offsets`)."""
 
 
+class _Planned(NamedTuple):
+    """What the node said when a batch was cut: Spark asks for its partitions next."""
+
+    end: Document
+    starts: Positions
+    resumed: Resumed
+
+
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Raises BadOptions when it is made."""
 
@@ -47,8 +66,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = asked.for_streaming(given)
         check(schema)
         self._schema = schema
-        self._target: int | None = None
-        """Where a query with an end ends."""
+        self._target: Positions = {}
+        """Where a query with an end ends, by group."""
+        self._heads: dict[int, Head] | None = None
+        """How far the groups were when the node was last asked."""
+        self._planned: _Planned | None = None
         self._matched = self._warned = False
         self._selection = self._options.selection.spelled()
 
@@ -60,11 +82,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> Document:
         self._check_match()
-        node, head = looked_at(self._options, self._node)
-        start = first_position(self._options, node, head, LATEST)
-        behind = start < head.position and not isinstance(self._options.starting, int)
-        began = head.position if behind else None
-        return head.offset(start)._replace(began=began, selection=self._selection).json()
+        node, heads = looked_at(self._options, self._node)
+        self._heads = heads
+        starts = first_positions(self._options, node, heads, LATEST)
+        began = {} if isinstance(self._options.starting, Mapping) else ends_of(heads)
+        return offset_at(heads, starts)._replace(began=_ahead(began, starts), selection=self._selection).json()
 
     def _check_match(self) -> None:
         """Once in a run: streams may well come later."""
@@ -80,89 +102,163 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: Document, limit: ReadLimit) -> Document:
         self._check_match()
         before = offset_of(start)
-        node, head, at = resume(self._node, before, self._options.fail_on_loss)
-        end = head.position if self._target is None else min(self._target, head.position)
-        moved = at != before.position
+        past = self._past(before)
+        lows = dict(before.positions)
+        if past is not None:
+            until = {group: past.until.get(group, 0) for group in lows}
+            past = past._replace(until=until) if _ahead(lows, until) else None
+            lows = lows if past is None else until
+        rows_max, bytes_max = self._limits(limit)
+        if self._heads is None and (rows_max is not None or bytes_max is not None):
+            self._heads = heads_of(self._node)
+        highs = before.positions if past is not None else self._ends(self._heads or {})
+        questions = _questions(lows, highs, rows_max, bytes_max)
+        resumed = resume(self._node, before, self._options.fail_on_loss, self._options.place, questions)
+        heads, at = heads_in(resumed.states), resumed.positions
+        self._heads = heads
+        moved = {group: position for group, position in at.items() if position != before.positions.get(group)}
+        if moved and past is None:
+            lows = at
+        highs = at if past is not None else self._ends(heads)
+        made = offset_at(heads, at)._replace(
+            after=moved, began=_ahead(before.began, at), selection=self._selection, past=past
+        )
+        if _ahead(highs, lows):
+            resumed, reached = self._reached(resumed, questions, lows, highs, (rows_max, bytes_max))
+            if past is not None:
+                made = made._replace(past=past._replace(until=reached))
+            else:
+                made = made._replace(positions=reached)
+        elif not moved and set(at) == set(before.positions) and _same_logs(before, heads):
+            # Without a record more it is another offset only when it says for the first time of which logs it is.
+            return start
+        self._planned = _Planned(made.json(), lows, resumed)
+        return made.json()
+
+    def _limits(self, limit: ReadLimit) -> tuple[int | None, int | None]:
+        """Rows and bytes at most."""
         rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         bytes_max = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
         if rows_max is not None and rows_max == self._options.rows_max:
             # Spark passes on one limit; the other one is in the options all the same.
             bytes_max = self._options.bytes_max
+        return rows_max, bytes_max
 
-        def reach(low: int, high: int) -> int:
-            return min(furthest(self._options, node, low, head._replace(position=high), rows_max, bytes_max), high)
+    def _ends(self, heads: Heads) -> dict[int, int]:
+        return {group: min(self._target.get(group, FAR), head.position) for group, head in heads.items()}
 
-        began = before.began if before.began is not None and at < before.began else None
-        made = head.offset(at)._replace(after=at if moved else None, began=began, selection=self._selection)
-        past = self._past(before)
-        if past is not None and past.until < at:
-            return made._replace(past=past._replace(until=reach(past.until, at))).json()
-        if end > at:
-            return made._replace(position=reach(at, end)).json()
-        # Without a record more it is still another offset when it says for the first time which log it is of.
-        return made.json() if moved or before.log != head.log else start
+    def _reached(
+        self,
+        resumed: Resumed,
+        questions: Mapping[int, Question],
+        lows: Positions,
+        highs: Positions,
+        limits: tuple[int | None, int | None],
+    ) -> tuple[Resumed, dict[int, int]]:
+        """How far each group goes in a batch: together within the limits, and at least one of them further."""
+        place = self._options.place
+        if all(questions.get(group) == Question(low) for group, low in lows.items()):
+            return resumed, {group: max(low, highs[group]) for group, low in lows.items()}
+        for _ in range(2):
+            reached = {
+                group: furthest(resumed.node, place, group, resumed.states[group], questions[group], highs[group])
+                if group in questions and questions[group].after == low and not _is_nothing(questions[group])
+                else low
+                for group, low in lows.items()
+            }
+            if _ahead(reached, lows):
+                break
+            # The limits were shared out by what the groups had left when they were last asked.
+            questions = _questions(lows, highs, *limits)
+            resumed = resumed._replace(states=look(resumed.node, place, questions))
+        return resumed, reached
 
     def _past(self, before: Offset) -> Past | None:
         """What is to be read of streams that the query did not read before. Raises BadOptions."""
         was, now = before.selection, self._selection
         if was is None or was == now:
             return before.past
-        if before.past is not None and before.past.until < before.position:
+        if before.past is not None and _ahead(before.positions, before.past.until):
             raise asked.BadOptions(
                 f"the query still reads the past of streams that it did not read before: let it come to its end with "
                 f"{shown(was)}, then read {shown(now)}"
             )
         if self._options.added_from == EARLIEST:
             asked.selection_of(was)  # complains now if it cannot be told
-            return Past(was, 0)
+            return Past(was, {})
         if self._warned:
             return None
         self._warned = True
         log.warning(
             "this query read %s before, and reads %s now: of streams that it did not read before, records up to "
-            "position %d are left out. Set addedStreams to earliest to have them read, too",
+            "positions %s are left out. Set addedStreams to earliest to have them read, too",
             shown(was),
             shown(now),
-            before.position,
+            dict(before.positions),
         )
         return None
 
     def reportLatestOffset(self) -> Document:
-        return Offset(head_of(self._node).position).json()
+        # Spark asks for it right after the latest offset.
+        return Offset(ends_of(self._heads or heads_of(self._node))).json()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._target = head_of(self._node).position
+        self._heads = heads_of(self._node)
+        self._target = ends_of(self._heads)
 
     def partitions(self, start: Document, end: Document) -> Sequence[InputPartition]:
         before, until = offset_of(start), offset_of(end)
+        options = self._options
         if until.past is not None:
-            return self._past_partitions(before, until, until.past)
-        node, head, reached = resume(self._node, until, self._options.fail_on_loss)
-        after = before.position if until.after is None else until.after
-        # Of a batch that was planned before the log was set back only what both histories share can be read again.
-        wanted = Range(min(after, reached), reached)
-        planned = plan(self._options, node, wanted, stored(self._schema), head)
-        judge(
-            [loss for loss in planned.losses if self._is_loss(loss, wanted, until)],
-            self._options.selection,
-            wanted.after,
-            self._options.fail_on_loss,
-        )
-        return partitions_of(planned)
+            # From the earliest record on: what is gone was gone before anybody asked for it.
+            options = options._replace(selection=replace(options.selection, minus=asked.selection_of(until.past.of)))
+        resumed, wanted = self._wanted(before, until, end)
+        states = {
+            group: state for group, state in resumed.states.items() if group in wanted and not wanted[group].empty
+        }
+        planned = plan(options, resumed.node, wanted, stored(self._schema), states)
+        if until.past is None:
+            judge(
+                [loss for loss in planned.losses if self._is_loss(loss, wanted[loss.group], until)],
+                options.selection,
+                {group: span.after for group, span in wanted.items()},
+                options.fail_on_loss,
+            )
+        return partitions_of(planned, options)
 
-    def _past_partitions(self, before: Offset, until: Offset, past: Past) -> Sequence[InputPartition]:
-        node, head, reached = resume(self._node, until, self._options.fail_on_loss)
-        after = before.past.until if before.past is not None and before.past.of == past.of else 0
-        added = replace(self._options.selection, minus=asked.selection_of(past.of))
-        wanted = Range(min(after, reached), min(past.until, reached))
-        options = self._options._replace(selection=added)
-        # From the earliest record on: what is gone was gone before anybody asked for it.
-        return partitions_of(plan(options, node, wanted, stored(self._schema), head))
+    def _wanted(self, before: Offset, until: Offset, end: Document) -> tuple[Resumed, dict[int, Range]]:
+        """What the batch is to read, and what the node says of it."""
+        if until.past is not None:
+            same = before.past is not None and before.past.of == until.past.of
+            starts = dict(before.past.until) if before.past is not None and same else {}
+            ends = until.past.until
+        else:
+            starts, ends = {**before.positions, **until.after}, until.positions
+        starts = {group: starts.get(group, 0) for group in ends}
+        kept = self._planned
+        if kept is not None and kept.end == end and kept.starts == starts:
+            return kept.resumed, {group: Range(start, max(start, ends[group])) for group, start in starts.items()}
+        questions = {group: Question(start) for group, start in starts.items()}
+        resumed = resume(self._node, until, self._options.fail_on_loss, self._options.place, questions)
+        wanted = {}
+        for group, reached in resumed.positions.items():
+            # Of a batch that was planned before the log was set back only what both histories share can be read again.
+            last = min(ends.get(group, 0), reached)
+            wanted[group] = Range(min(starts.get(group, 0), last), last)
+        return self._asked_again(resumed, wanted, questions), wanted
+
+    def _asked_again(self, resumed: Resumed, wanted: Mapping[int, Range], questions: Mapping[int, Question]) -> Resumed:
+        """The same, once the node has answered for what is wanted after all."""
+        if all(span.empty or questions.get(group) == Question(span.after) for group, span in wanted.items()):
+            return resumed
+        again = {group: Question(span.after) for group, span in wanted.items() if not span.empty}
+        return resumed._replace(states=look(resumed.node, self._options.place, again))
 
     def _is_loss(self, loss: Loss, wanted: Range, until: Offset) -> bool:
         """A read from the earliest record on misses nothing that was gone before it began."""
-        if until.began is not None:
-            return wanted.after > 0 and loss.at > until.began
+        began = until.began.get(loss.group)
+        if began is not None:
+            return wanted.after > 0 and loss.at > began
         return wanted.after > 0 or self._options.starting != EARLIEST
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -175,3 +271,29 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 def shown(selection: Mapping[str, str]) -> str:
     """A choice of streams in words."""
     return " and ".join(f"{name} {value}" for name, value in selection.items()) or "every stream"
+
+
+def _questions(lows: Positions, highs: Positions, rows_max: int | None, bytes_max: int | None) -> dict[int, Question]:
+    """What is asked of each group: its share of the limits, by how much it has left."""
+    left = {group: max(highs.get(group, 0) - low, 0) for group, low in lows.items()}
+    if not any(left.values()):
+        left = dict.fromkeys(lows, 1)  # nobody knows better
+    rows, sizes = (None if most is None else limits_by_group(most, left) for most in (rows_max, bytes_max))
+    return {
+        group: Question(low, None if rows is None else rows[group], None if sizes is None else sizes[group])
+        for group, low in lows.items()
+    }
+
+
+def _is_nothing(question: Question) -> bool:
+    """A limit too small to be shared out over all groups leaves nothing to some."""
+    return 0 in (question.rows_max, question.bytes_max)
+
+
+def _ahead(positions: Positions, of: Positions) -> dict[int, int]:
+    """Those of the positions that are after the others."""
+    return {group: position for group, position in positions.items() if position > of.get(group, 0)}
+
+
+def _same_logs(before: Offset, heads: Heads) -> bool:
+    return {group: log.id for group, log in before.logs.items()} == {group: one.log.id for group, one in heads.items()}

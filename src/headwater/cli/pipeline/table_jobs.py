@@ -270,7 +270,7 @@ def _position(text: str) -> Any:
     from headwater.spark.options import BadOptions, offset_in
 
     try:
-        return int(text) if text.isascii() and text.isdigit() else offset_in("--until", text)
+        return {0: int(text)} if text.isascii() and text.isdigit() else offset_in("--until", text)
     except BadOptions as error:
         raise typer.BadParameter(str(error)) from None
 

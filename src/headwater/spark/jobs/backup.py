@@ -1,4 +1,4 @@
-"""`backup`: one consistent cut of a node, copied elsewhere while the node serves.
+"""`backup`: one consistent cut of each group of a node, copied elsewhere while the node serves.
 
 Owns the order: hold, catalog and log, proof that a node starts from them, objects, manifest. Never calls something a
 backup that is not whole: the manifest comes last, and what is there without one is only a start for the next run.
@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headwater import __version__
+from headwater.data_directory import DataDirectory
 from headwater.lake.store import ObjectStore, StoreError, probe
 from headwater.spark import backup_store
 from headwater.spark.backup_store import BACKUPS, FORMAT, OBJECTS, Document, Item, Manifest
 from headwater.spark.job_runs import JobRefused, Progress, recorded, silent
 from headwater.spark.lake_place import Place, place_of
-from headwater.spark.node import Node, NodeError, NodeRefused
+from headwater.spark.node import Node, NodeError, NodeRefused, of
 from headwater.spark.object_copies import Wanted, move
 from headwater.spark.start_check import prove
 
@@ -50,15 +51,17 @@ def backup(
     store = _opened(target)
     known = _known(store)
     began_ms = time.time_ns() // 1_000_000
-    with held(node, hold_ms) as facts, tempfile.TemporaryDirectory(prefix="headwater-backup-") as folder:
-        lake = place_of(facts["lake"])
+    with held(node, hold_ms) as cuts, tempfile.TemporaryDirectory(prefix="headwater-backup-") as folder:
+        lake = place_of(cuts[0]["lake"])
         _require_apart(lake, target)
         data = Path(folder)
-        _fetch(node, facts, data, progress)
+        DataDirectory(data).prepare(len(cuts), len(cuts))
+        _fetch(node, cuts, data, progress)
         proof = prove(data)
-        if proof.contents.position != facts["position"]:
-            raise JobRefused(f"the copy ends at {proof.contents.position}, not at {facts['position']}")
-        wanted = _wanted(lake, [*facts["files"], *facts["blobs"]])
+        positions = [facts["position"] for facts in cuts]
+        if proof.contents.position != sum(positions):
+            raise JobRefused(f"the copies end at {proof.contents.position} together, not at {sum(positions)}")
+        wanted = _wanted(lake, [key for facts in cuts for key in (*facts["files"], *facts["blobs"])])
         missing = ({*proof.files, *proof.blobs}) - {one.key for one in wanted}
         if missing:
             raise JobRefused(f"the node did not name {some(sorted(missing))}, which the copy needs")
@@ -79,26 +82,25 @@ def backup(
         items += [Item(one.key, one.bytes, one.digest) for one in moved]
         _require_there(store, items)
         name = backup_store.new_id(began_ms)
-        documents = [_put(store, name, data, path) for path in _documents(facts)]
+        documents = [_put(store, name, data, path) for facts in cuts for path in _documents(facts)]
         manifest = Manifest(
             FORMAT,
             name,
             began_ms,
             __version__,
-            facts["groups"],
+            positions,
             proof.contents,
             proof.files,
             documents,
             sorted(items, key=lambda item: item.key),
         )
-        _part(node, facts, "")
+        for facts in cuts:
+            _part(node, facts, "")
         backup_store.write(store, manifest)
     return {
         "backup": name,
         "to": store.uri,
-        "position": proof.contents.position,
-        "streams": proof.contents.streams,
-        "records": proof.contents.records,
+        **manifest.totals,
         "objects": len(items),
         "objects_copied": len(moved),
         "bytes": manifest.size_bytes,
@@ -107,40 +109,50 @@ def backup(
 
 
 @contextmanager
-def held(node: Node, hold_ms: int) -> Iterator[dict[str, Any]]:
-    """A hold on the node, renewed while the block runs. Raises JobRefused, NodeError."""
+def held(node: Node, hold_ms: int) -> Iterator[list[dict[str, Any]]]:
+    """A hold on each group of the node, renewed while the block runs. Raises JobRefused, NodeError."""
+    cuts: list[dict[str, Any]] = []
+    over = threading.Event()
+
+    def renew() -> None:
+        while not over.wait(hold_ms / 4_000):
+            for facts in list(cuts):
+                with suppress(NodeError):  # whoever reads the parts hears of it too
+                    node.call("GET", _path(facts))
+
+    renewing = threading.Thread(target=renew, daemon=True, name="headwater-hold")
+    renewing.start()
     try:
-        facts = node.json("POST", "/__headwater/groups/0/backup", {"hold_ms": hold_ms}, repeat=False)
+        for group in node.groups():
+            cuts.append(_hold(node, group, hold_ms))
+        yield cuts
+    finally:
+        over.set()
+        renewing.join()
+        for facts in cuts:
+            with suppress(NodeError):
+                node.call("DELETE", _path(facts), repeat=True)
+
+
+def _hold(node: Node, group: int, hold_ms: int) -> dict[str, Any]:
+    try:
+        facts: dict[str, Any] = node.json("POST", f"{of(group)}/backup", {"hold_ms": hold_ms}, repeat=False)
     except NodeRefused as refused:
         if refused.status in (400, 404):
             why = str(refused).rpartition(": ")[2]
             raise JobRefused(f"the node at {node.url} makes no backup: {why}", "name a node with --data") from None
         raise
-    over = threading.Event()
-    path = f"/__headwater/groups/0/backup/{facts['id']}"
+    return facts
 
-    def renew() -> None:
-        while not over.wait(hold_ms / 4_000):
-            with suppress(NodeError):  # whoever reads the parts hears of it too
-                node.call("GET", path)
 
-    renewing = threading.Thread(target=renew, daemon=True, name="headwater-hold")
-    renewing.start()
-    try:
-        if facts["groups"] != 1:
-            raise JobRefused(f"the node has {facts['groups']} groups; this version backs up nodes with one")
-        yield facts
-    finally:
-        over.set()
-        renewing.join()
-        with suppress(NodeError):
-            node.call("DELETE", path, repeat=True)
+def _path(facts: dict[str, Any]) -> str:
+    return f"{of(facts['group'])}/backup/{facts['id']}"
 
 
 def _part(node: Node, facts: dict[str, Any], rest: str) -> bytes:
     """Something of what is held. Raises JobRefused when it is not any more: gc may have taken what was left to copy."""
     try:
-        return node.call("GET", f"/__headwater/groups/0/backup/{facts['id']}{rest}").body
+        return node.call("GET", _path(facts) + rest).body
     except NodeRefused as refused:
         if refused.status != 404:
             raise
@@ -179,18 +191,19 @@ def _known(store: ObjectStore) -> dict[str, Item]:
 
 
 def _documents(facts: dict[str, Any]) -> list[str]:
-    """Files of the data directory, by their path in it."""
-    return ["catalog.db", *(f"wal/0/{file['position']:020d}.wal" for file in facts["log_files"])]
+    """A group's files of the data directory, by their path in it: the catalog first."""
+    group = facts["group"]
+    return [f"catalog/{group}.db", *(f"wal/{group}/{file['position']:020d}.wal" for file in facts["log_files"])]
 
 
-def _fetch(node: Node, facts: dict[str, Any], data: Path, progress: Progress) -> None:
-    """Catalog and log, as files of a data directory."""
-    (data / "wal" / "0").mkdir(parents=True)
-    total = facts["catalog_bytes"] + facts["log_bytes"]
+def _fetch(node: Node, cuts: list[dict[str, Any]], data: Path, progress: Progress) -> None:
+    """Catalogs and logs, as files of a data directory."""
+    total = sum(facts["catalog_bytes"] + facts["log_bytes"] for facts in cuts)
     done = 0
 
-    def get(what: str, path: Path, start: int, size: int) -> None:
+    def get(facts: dict[str, Any], what: str, path: Path, start: int, size: int) -> None:
         nonlocal done
+        path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("wb") as out:
             while size:
                 query = f"from={start}&size={min(size, FETCH_BYTES)}"
@@ -201,12 +214,14 @@ def _fetch(node: Node, facts: dict[str, Any], data: Path, progress: Progress) ->
                 start, size, done = start + len(body), size - len(body), done + len(body)
                 progress("catalog and log", done, total)
 
-    catalog, *logs = [data / path for path in _documents(facts)]
-    get("catalog", catalog, 0, facts["catalog_bytes"])
-    at = 0
-    for path, file in zip(logs, facts["log_files"], strict=True):
-        get("log", path, at, file["bytes"])
-        at += file["bytes"]
+    for facts in cuts:
+        DataDirectory(data).wal(facts["group"]).mkdir(parents=True, exist_ok=True)
+        catalog, *logs = [data / path for path in _documents(facts)]
+        get(facts, "catalog", catalog, 0, facts["catalog_bytes"])
+        at = 0
+        for path, file in zip(logs, facts["log_files"], strict=True):
+            get(facts, "log", path, at, file["bytes"])
+            at += file["bytes"]
 
 
 def _wanted(lake: Place, keys: list[str]) -> list[Wanted]:

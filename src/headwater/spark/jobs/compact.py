@@ -1,7 +1,7 @@
 """`compact`: many small files of the lake become few large ones, sorted, without the rows that nobody has any more.
 
 Owns which files are worth it, and how much one run does. Never more than moves rows: what streams hold, and what a
-reader sees at any moment, stays the same.
+reader sees at any moment, stays the same. Files of different groups are never joined.
 
 The newest small files go first: those are what reads of a growing stream have to gather its records from.
 """
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from headwater.spark import rewrite as files
 from headwater.spark.job_runs import Progress, recorded, silent
 from headwater.spark.node import Node
-from headwater.spark.rewrite import Changed, File, Swapped, counted, listed, summed
+from headwater.spark.rewrite import Changed, File, Swapped, counted, listed, listings, summed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,20 +43,25 @@ def compact(
     """
     swaps: list[Swapped] = []
     rest_bytes, conflicts = max_bytes, 0
-    first = listing = listed(node)
-    # What settles meanwhile is the next run's: on a busy node this one would never end.
-    known = {file.path for file in first.files}
-    while chosen := choose([file for file in listing.files if file.path in known], target_bytes, min_files, rest_bytes):
-        progress("bytes", max_bytes - rest_bytes, max_bytes - rest_bytes + sum(file.bytes for file in chosen))
-        try:
-            swaps.append(files.rewrite(spark, node, listing, chosen, target_bytes, progress))
-            rest_bytes -= sum(file.bytes for file in chosen)
-        except Changed as changed:
-            conflicts = counted(conflicts, changed)
-        listing = listed(node)
+    files_before = files_after = 0
+    for listing in listings(node):
+        files_before += len(listing.files)
+        # What settles meanwhile is the next run's: on a busy node this one would never end.
+        known = {file.path for file in listing.files}
+        while chosen := choose(
+            [file for file in listing.files if file.path in known], target_bytes, min_files, rest_bytes
+        ):
+            progress("bytes", max_bytes - rest_bytes, max_bytes - rest_bytes + sum(file.bytes for file in chosen))
+            try:
+                swaps.append(files.rewrite(spark, node, listing, chosen, target_bytes, progress))
+                rest_bytes -= sum(file.bytes for file in chosen)
+            except Changed as changed:
+                conflicts = counted(conflicts, changed)
+            listing = listed(node, listing.group)
+        files_after += len(listing.files)
     summary: dict[str, object] = {
-        "files_before": len(first.files),
-        "files_after": len(listing.files),
+        "files_before": files_before,
+        "files_after": files_after,
         **summed(swaps),
         "conflicts": conflicts,
     }

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headwater.lake.info import read_table
-from headwater.lake.names import DATA, snapshots_of
+from headwater.lake.names import DATA, data_group, snapshots_of
 from headwater.lake.store import LakeDamaged, ObjectMissing
 from headwater.spark import rewrite as files
 from headwater.spark.job_runs import (
@@ -38,10 +38,18 @@ from headwater.spark.job_runs import (
 from headwater.spark.lake_file import LakeFile, extents_of
 from headwater.spark.lake_place import Place
 from headwater.spark.node import Node, NodeRefused
-from headwater.spark.rewrite import Changed, File, Listing, Swapped, counted, listed, over_files, summed, told, watching
-
-GROUP = 0
-"""The one that a node has."""
+from headwater.spark.rewrite import (
+    Changed,
+    File,
+    Swapped,
+    counted,
+    listed,
+    listings,
+    over_files,
+    summed,
+    told,
+    watching,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -76,33 +84,39 @@ def erase(
         raise JobRefused(f"{dead_share} is no share of a file's rows", "name one from 0 up to, but not, 1")
     swaps: list[Swapped] = []
     rest_bytes, conflicts = max_bytes, 0
-    listing = listed(node)
-    # What dies meanwhile in other files is the next run's: on a busy node this one would never end.
-    known = {file.path for file in listing.files}
-    while True:
-        found = [file for file in listing.files if file.rows - file.live_rows > dead_share * file.rows]
-        chosen = _some([file for file in found if file.path in known], min(files.SWAP_BYTES_MAX, rest_bytes))
-        if not chosen:
-            break
-        progress("bytes", max_bytes - rest_bytes, max_bytes - rest_bytes + sum(file.bytes for file in chosen))
-        try:
-            swaps.append(files.rewrite(spark, node, listing, chosen, target_bytes, progress))
-            rest_bytes -= sum(file.bytes for file in chosen)
-            listing = listed(node)
-        except Changed as changed:
-            conflicts = counted(conflicts, changed)
-            listing = listed(node)
-            known = {file.path for file in listing.files}  # rows that were dead may have moved
+    left: list[File] = []
+    for listing in listings(node):
+        # What dies meanwhile in other files is the next run's: on a busy node this one would never end.
+        known = {file.path for file in listing.files}
+        while True:
+            found = _with_dead_rows(listing.files, dead_share)
+            chosen = _some([file for file in found if file.path in known], min(files.SWAP_BYTES_MAX, rest_bytes))
+            if not chosen:
+                break
+            progress("bytes", max_bytes - rest_bytes, max_bytes - rest_bytes + sum(file.bytes for file in chosen))
+            try:
+                swaps.append(files.rewrite(spark, node, listing, chosen, target_bytes, progress))
+                rest_bytes -= sum(file.bytes for file in chosen)
+                listing = listed(node, listing.group)
+            except Changed as changed:
+                conflicts = counted(conflicts, changed)
+                listing = listed(node, listing.group)
+                known = {file.path for file in listing.files}  # rows that were dead may have moved
+        left += listing.files
     summary: dict[str, object] = {
         **summed(swaps),
         "conflicts": conflicts,
-        "files": len(listing.files),
-        "files_with_dead_rows": len(found),
-        "rows_dead": sum(file.rows - file.live_rows for file in listing.files),
+        "files": len(left),
+        "files_with_dead_rows": len(_with_dead_rows(left, dead_share)),
+        "rows_dead": sum(file.rows - file.live_rows for file in left),
     }
     if not swaps:
         summary["nothing_to_do"] = True
     return summary
+
+
+def _with_dead_rows(found: Sequence[File], dead_share: float) -> list[File]:
+    return [file for file in found if file.rows - file.live_rows > dead_share * file.rows]
 
 
 @recorded("erase", omit=("stream",))
@@ -121,7 +135,7 @@ def erase_stream(
     `complete` is False when forks of it still need some of its records, or a backup under way holds a copy.
     """
     bucket, name = parts_of(stream)
-    listed(node)  # refuses before anything is deleted
+    listings(node)  # refuses before anything is deleted
     node.known(stream)
     incarnation = _delete(node, stream, delete)
     names = [(bucket, name)]
@@ -132,13 +146,15 @@ def erase_stream(
     swaps: list[Swapped] = []
     conflicts = rows_erased = 0
     while True:
-        listing = listed(node)
-        held = holdings(spark, node, listing, listing.files, bucket, name, progress)
-        others = [one for other in names[1:] for one in holdings(spark, node, listing, listing.files, *other, progress)]
+        by_group = listings(node)
+        place, every = by_group[0].place, [file for listing in by_group for file in listing.files]
+        held = holdings(spark, node, place, every, every, bucket, name, progress)
+        others = [one for other in names[1:] for one in holdings(spark, node, place, every, every, *other, progress)]
         dead = {one.path for one in (*held, *others) if one.rows > one.live_rows}
-        chosen = _some([file for file in listing.files if file.path in dead], files.SWAP_BYTES_MAX)
-        if not chosen:
+        listing = next((one for one in by_group if any(file.path in dead for file in one.files)), None)
+        if listing is None:
             break
+        chosen = _some([file for file in listing.files if file.path in dead], files.SWAP_BYTES_MAX)
         try:
             swaps.append(files.rewrite(spark, node, listing, chosen, target_bytes, progress))
             paths = {file.path for file in chosen}
@@ -146,22 +162,24 @@ def erase_stream(
         except Changed as changed:
             conflicts = counted(conflicts, changed)
     kept_rows = sum(one.live_rows for one in held)
-    unlisted = _unlisted(listing)
-    waiting = holdings(spark, node, listing, unlisted, bucket, name, progress)
-    others = [one for other in names[1:] for one in holdings(spark, node, listing, unlisted, *other, progress)]
-    _leave_table(node, listing, [one.path for one in (*waiting, *others)])
+    unlisted = _unlisted(place, every)
+    waiting = holdings(spark, node, place, every, unlisted, bucket, name, progress)
+    others = [one for other in names[1:] for one in holdings(spark, node, place, every, unlisted, *other, progress)]
+    _leave_table(node, place, [one.path for one in (*waiting, *others)])
     removed = {file.path for swapped in swaps for file in swapped.removed}
     incarnations = {one.incarnation for one in (*held, *waiting)} | (
         {incarnation} if incarnation is not None else set()
     )
-    store = listing.place.store()
+    store = place.store()
     objects = sorted({one.path for one in (*waiting, *others)})
     if not kept_rows:
-        objects += [key for number in sorted(incarnations) for key in snapshots_of(store, GROUP, number)]
+        for number in sorted(incarnations):
+            # An incarnation's number says in which group it is.
+            objects += snapshots_of(store, number % len(by_group), number)
     # Last: from here on nobody writes of it any more, and the table has left its files behind.
     cleared = node.erase(stream)
     erased_ms = time.time_ns() // 1_000_000
-    gone_by_ms = erased_ms + listing.unused_ms_max
+    gone_by_ms = erased_ms + max(listing.unused_ms_max for listing in by_group)
     under_way = cleared["backups_held"]
     warnings = []
     if not incarnations:
@@ -177,7 +195,7 @@ def erase_stream(
         "rows_kept_for_forks": kept_rows,
         "runs_rewritten": len(names) > 1,
         **({"warnings": warnings} if warnings else {}),
-        "files_looked_at": len(listing.files),
+        "files_looked_at": len(every),
         "files_rewritten": len(removed),
         "swaps": [
             {"removed": [file.path for file in swapped.removed], "added": [path for path, _, _ in swapped.added]}
@@ -271,17 +289,21 @@ class Held(NamedTuple):
 def holdings(
     spark: SparkSession,
     node: Node,
-    listing: Listing,
+    place: Place,
+    listed_files: Sequence[File],
     some: Sequence[File],
     bucket: str,
     name: str,
     progress: Progress = silent,
 ) -> list[Held]:
-    """How many rows of a stream each file has, by looking into them: the catalog is not believed."""
+    """How many rows of a stream each of some files has, by looking into them: the catalog is not believed.
+
+    `listed_files` are those of which the node knows which rows are live.
+    """
     if not some:
         return []
-    known = frozenset(file.path for file in listing.files)
-    work = partial(_holdings, node, listing.place, known, bucket, name)
+    known = frozenset(file.path for file in listed_files)
+    work = partial(_holdings, node, place, known, bucket, name)
     with watching(spark, progress, "tasks"), told("erase"):
         return [Held(*row) for row in over_files(spark, some, work, _HELD).collect()]
 
@@ -337,23 +359,26 @@ def _may_hold(file: LakeFile, number: int, column: str, value: str) -> bool:
     return known is None or not known.has_min_max or known.min <= value <= known.max
 
 
-def _leave_table(node: Node, listing: Listing, paths: list[str]) -> None:
+def _leave_table(node: Node, place: Place, paths: list[str]) -> None:
     """Files in which no stream has records leave the table now, and not only at gc's next run."""
-    found = read_table(listing.place.store())
-    leaving = sorted({path for path in paths if found is not None and path in found[1]})
-    for at in range(0, len(leaving), files.SWAP_FILES_MAX):
-        try:
-            node.swap(leaving[at : at + files.SWAP_FILES_MAX], [])
-        except NodeRefused as refused:
-            if refused.status != 409:  # gc was quicker, or will be
-                raise
+    found = read_table(place.store())
+    leaving: dict[int, list[str]] = {}
+    for path in sorted({path for path in paths if found is not None and path in found[1]}):
+        leaving.setdefault(data_group(path), []).append(path)
+    for group, some in leaving.items():
+        for at in range(0, len(some), files.SWAP_FILES_MAX):
+            try:
+                node.swap(group, some[at : at + files.SWAP_FILES_MAX], [])
+            except NodeRefused as refused:
+                if refused.status != 409:  # gc was quicker, or will be
+                    raise
 
 
-def _unlisted(listing: Listing) -> list[File]:
+def _unlisted(place: Place, listed_files: Sequence[File]) -> list[File]:
     """Objects that no stream has records in."""
-    known = {file.path for file in listing.files}
+    known = {file.path for file in listed_files}
     return [
         File(stored.key, stored.size_bytes, 0, 0, 0, 0, stored.modified_ms)
-        for stored in listing.place.store().list(DATA)
+        for stored in place.store().list(DATA)
         if stored.key not in known and stored.key.endswith(".parquet")
     ]

@@ -15,6 +15,7 @@ import sysconfig
 import time
 from collections import Counter
 from collections.abc import Iterator
+from functools import reduce
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
@@ -41,14 +42,15 @@ from headwater.spark.folding import (
     load_function,
     media_type,
 )
+from headwater.spark.group_states import heads_of, seen_in
 from headwater.spark.job_runs import DONE, FINDINGS, RUNS_BUCKET, JobRefused, Progress, recorded, silent
 from headwater.spark.lake_file import LakeFile
 from headwater.spark.lake_place import Place
 from headwater.spark.matching import job_match
 from headwater.spark.node import Node, NodeRefused
 from headwater.spark.offsets import Offset
-from headwater.spark.options import BadOptions, parse
-from headwater.spark.planning import head_of
+from headwater.spark.options import BadOptions, of_each, parse
+from headwater.spark.ranges import Positions
 from headwater.spark.resuming import resume
 
 if TYPE_CHECKING:
@@ -65,7 +67,7 @@ ATTEMPTS_MAX = 20
 PAUSE_S = 0.25
 ERRORS_SHOWN = 5
 _ROWS = "incarnation bigint, seq bigint, offset bigint, ts_ms bigint, tag string, payload binary"
-_READ = ["incarnation", "seq", "offset", "ts_ms", "tag", "payload", "position"]
+_READ = ["incarnation", "seq", "offset", "ts_ms", "tag", "payload", "group", "position"]
 _COUNTS = "counts string"
 
 
@@ -94,15 +96,16 @@ def fold(
     pattern: str | None = None,
     min_records: int = MIN_RECORDS,
     flush: bool = True,
-    until: int | Offset | None = None,
+    until: Positions | Offset | None = None,
     require_match: bool = False,
     progress: Progress = silent,
 ) -> dict[str, object]:
     """Folds and publishes; safe to run twice, and at any time. Raises JobRefused.
 
     `flush` settles what is in the node's memory first; without it only what is in the lake by itself is folded, and
-    what came later follows the snapshot as ordinary records. `until` leaves records with a later position in the log
-    alone, because others have yet to read them; an offset also says of which log, and another one is DataLoss.
+    what came later follows the snapshot as ordinary records. `until` leaves records with a later position in their
+    group's log alone, because others have yet to read them; an offset also says of which logs, and other ones are
+    DataLoss.
     `require_match` refuses a bucket or pattern that no stream is in, which is a warning otherwise.
     """
     if min_records < 1:
@@ -118,22 +121,30 @@ def fold(
     if call is not None:
         _ship(call)
     if isinstance(until, Offset):
-        node, until = resume(node, until, True).node, until.position
+        node, until = resume(node, until, True).node, until.positions
+    heads = heads_of(node)
+    if until is not None:
+        try:
+            until = of_each("until", until, heads)
+        except BadOptions as error:
+            raise JobRefused(str(error)) from None
     # Nothing is published on another log than the one that was read.
-    node = node.expecting(head_of(node).seen)
+    node = node.expecting(seen_in(heads))
     warnings = job_match(node, wanted, require_match)
     if flush:
         node.flush()
     # In this order: records that settle later are in no file of the listing, and simply follow the snapshot.
-    listing = rewrite.listed(node)
+    by_group = rewrite.listings(node)
+    files = [file for listing in by_group for file in listing.files]
     skipped: Counter[str] = Counter()
     due = _due(node, how, wanted, min_records, skipped, progress)
     total: Counter[str] = Counter()
     errors: list[str] = []
-    if due.num_rows and listing.files:
-        until = listing.lake_position if until is None else min(until, listing.lake_position)
-        frame = _rows(spark, listing, due, until, with_facts=call is not None)
-        counts = _folded(frame, node, how, call, min_records, spark, listing)
+    if due.num_rows and files:
+        settled = {one.group: one.lake_position for one in by_group}
+        ends = {group: min(end, end if until is None else until[group]) for group, end in settled.items()}
+        frame = _rows(spark, by_group[0].place, files, due, ends, with_facts=call is not None)
+        counts = _folded(frame, node, how, call, min_records, spark, files)
         with rewrite.watching(spark, progress, "tasks"), rewrite.told("folding"):
             for row in counts.collect():
                 found = json.loads(row["counts"])
@@ -214,18 +225,21 @@ def _reachable(bucket: str, stream: str) -> bool:
 # ---- the rows ----------------------------------------------------------------------------------------------------
 
 
-def _rows(spark: SparkSession, listing: rewrite.Listing, due: pa.Table, until: int, with_facts: bool) -> DataFrame:
+def _rows(
+    spark: SparkSession, place: Place, files: list[rewrite.File], due: pa.Table, ends: Positions, with_facts: bool
+) -> DataFrame:
     """Every settled row of the streams that are due, and before them a header with seq -1."""
     from pyspark.sql import functions as F
 
     facts = ["ts_ms", "tag"] if with_facts else []
-    if (root := native_root(listing.place)) is not None:
-        rows = spark.read.parquet(*(f"{root}/{file.path}" for file in listing.files))
+    if (root := native_root(place)) is not None:
+        rows = spark.read.parquet(*(f"{root}/{file.path}" for file in files))
     else:
-        kinds = {"tag": "string", "payload": "binary"}
+        kinds = {"tag": "string", "payload": "binary", "group": "int"}
         schema = ", ".join(f"`{name}` {kinds.get(name, 'bigint')}" for name in _READ)
-        rows = rewrite.over_files(spark, listing.files, _Reader(listing.place), schema)
-    rows = rows.filter(F.col("position") <= until)
+        rows = rewrite.over_files(spark, files, _Reader(place), schema)
+    within = [(F.col("group") == group) & (F.col("position") <= end) for group, end in ends.items()]
+    rows = rows.filter(reduce(lambda one, other: one | other, within))
     streams = spark.createDataFrame(due)
     if due.num_rows <= FEW:
         rows = rows.filter(F.col("incarnation").isin(due["incarnation"].to_pylist()))
@@ -263,9 +277,9 @@ def _folded(
     call: Function | None,
     min_records: int,
     spark: SparkSession,
-    listing: rewrite.Listing,
+    files: list[rewrite.File],
 ) -> DataFrame:
-    size = sum(file.live_bytes for file in listing.files)
+    size = sum(file.live_bytes for file in files)
     # A number of its own: Spark would join small partitions, and one task would publish everything.
     parts = max(rewrite.parallelism(spark), -(-size // TASK_BYTES))
 

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from headwater.data_directory import DESCRIPTION, DataDirectory, DirectoryRefused
 from headwater.lake.store import ObjectMissing, ObjectStore, StoreError, probe
 from headwater.spark import backup_store
 from headwater.spark.backup_store import OBJECTS, Manifest
@@ -53,11 +54,13 @@ def restore(
     Raises JobRefused, and has left nothing behind then.
     """
     origin, store, manifest, data, place, target = planned(source, data, lake, backup)
-    made = not data.exists()
+    made, described = not data.exists(), (data / DESCRIPTION).exists()
     staging = data / STAGING
     wanted = [Wanted(item.key, item.bytes, item.digest) for item in manifest.objects]
     try:
         _probe(target, place)
+        staging.mkdir(parents=True)
+        DataDirectory(staging).prepare(manifest.groups, manifest.groups)
         _put_documents(store, manifest, staging, progress)
         _require(manifest, staging)
         moved = move(spark, wanted, origin, f"{OBJECTS}/", place, "", progress)
@@ -73,15 +76,14 @@ def restore(
         _require(manifest, data)
     except BaseException:
         progress("cleaning up", 0, None)
-        _undo(target, manifest, data, staging, made)
+        _undo(target, manifest, data, staging, made, described)
         raise
     return {
         "backup": manifest.id,
         "data": str(data),
         "lake": target.uri,
-        "position": manifest.contents.position,
-        "streams": manifest.contents.streams,
-        "records": manifest.contents.records,
+        "groups": manifest.groups,
+        **manifest.totals,
         "digest": manifest.contents.digest,
         "objects": len(moved),
         "bytes": manifest.size_bytes,
@@ -100,10 +102,9 @@ def listed(source: Place | str) -> list[dict[str, Any]]:
         except (backup_store.Damaged, JobRefused) as error:
             found.append({"backup": name, "damage": str(error)})
             continue
-        contents = manifest.contents
-        facts = {"position": contents.position, "streams": contents.streams, "records": contents.records}
         sizes = {"objects": len(manifest.objects), "bytes": manifest.size_bytes}
-        found.append({"backup": name, "made_ms": manifest.made_ms, **facts, **sizes})
+        facts = {"made_ms": manifest.made_ms, "groups": manifest.groups, **manifest.totals, **sizes}
+        found.append({"backup": name, **facts})
     return found
 
 
@@ -135,10 +136,7 @@ def planned(source: Place | str, data: str | Path, lake: Place | str, backup: st
     place = lake if isinstance(lake, Place) else Place(str(data / "lake") if lake == AUTO else lake)
     store = _opened(origin)
     manifest = backup_store.chosen(store, backup)
-    if manifest.groups != 1:
-        raise JobRefused(f"backup {manifest.id} is of {manifest.groups} groups; this version restores backups of one")
-    if data.exists() and (not data.is_dir() or any(data.iterdir())):
-        raise JobRefused(f"{data} is not empty", "name a directory that is, or one that does not exist yet")
+    _require_empty(data, manifest)
     try:
         target = place.store()
         found = next(iter(target.list()), None)
@@ -147,6 +145,23 @@ def planned(source: Place | str, data: str | Path, lake: Place | str, backup: st
     if found is not None:
         raise JobRefused(f"the lake {place.url} is not empty: it holds {found.key}", "name a place that is")
     return Plan(origin, store, manifest, data, place, target)
+
+
+def _require_empty(data: Path, manifest: Manifest) -> None:
+    """A directory that a node was never served from may already say how many groups it is for."""
+    if not data.exists():
+        return
+    if not data.is_dir() or any(path.name not in (DESCRIPTION, "lock") for path in data.iterdir()):
+        raise JobRefused(f"{data} is not empty", "name a directory that is, or one that does not exist yet")
+    try:
+        groups = DataDirectory(data).groups()
+    except DirectoryRefused as refused:
+        raise JobRefused(str(refused)) from None
+    if groups not in (None, manifest.groups):
+        raise JobRefused(
+            f"{data} was made for {groups} groups, and backup {manifest.id} is of {manifest.groups}",
+            "name a directory that is empty: it gets as many groups as the backup has",
+        )
 
 
 def _probe(target: ObjectStore, place: Place) -> None:
@@ -191,9 +206,9 @@ def _require(manifest: Manifest, data: Path) -> None:
 
 
 def _settle(staging: Path, data: Path) -> None:
-    """Gives the files their names. The catalog's comes last: without it no node starts on a part of the log."""
+    """Gives the files their names. The catalogs' come last: without them no node starts on a part of the logs."""
     (staging / "lock").unlink(missing_ok=True)
-    for name in ("wal", "catalog.db"):
+    for name in (DESCRIPTION, "wal", "catalog"):
         for folder in [staging, *(path for path in staging.rglob("*") if path.is_dir())]:
             _sync(folder)
         os.rename(staging / name, data / name)
@@ -267,11 +282,11 @@ def _read_footers(shares: list[list[str]], place: Place, batches: Iterable[pa.Re
             yield pa.RecordBatch.from_pydict({name: [getattr(file, name) for file in found] for name in names})
 
 
-def _undo(store: ObjectStore, manifest: Manifest, data: Path, staging: Path, made: bool) -> None:
+def _undo(store: ObjectStore, manifest: Manifest, data: Path, staging: Path, made: bool, described: bool) -> None:
     """Both places were empty: what is there now is ours. Does what it can; the first failure is what matters."""
-    for folder in (staging, data / "wal"):
+    for folder in (staging, data / "wal", data / "catalog"):
         shutil.rmtree(folder, ignore_errors=True)
-    for name in ("catalog.db", "lock"):
+    for name in ("lock",) if described else ("lock", DESCRIPTION):
         (data / name).unlink(missing_ok=True)
     try:
         keys = [item.key for item in manifest.objects] + [stored.key for stored in store.list("_delta_log")]

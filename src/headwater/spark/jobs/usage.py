@@ -21,7 +21,7 @@ from headwater.spark.job_runs import JobRefused, Progress, recorded, silent
 from headwater.spark.lake_file import LakeFile, extents_of, live_mask, spans
 from headwater.spark.lake_place import Place
 from headwater.spark.node import Node
-from headwater.spark.rewrite import File, listed, over_files, told, watching
+from headwater.spark.rewrite import File, listings, over_files, told, watching
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -45,10 +45,11 @@ def usage(
     """
     if output is not None and Path(output).suffix not in FORMATS:
         raise JobRefused(f"{output} is of no known kind", f"end the name with one of {', '.join(FORMATS)}")
-    listing = listed(node)
+    by_group = listings(node)
+    files = [file for listing in by_group for file in listing.files]
     with watching(spark, progress, "tasks"), told("usage"):
         buckets = _buckets(spark, node)
-        days = _days(spark, node, listing.place, listing.files)
+        days = _days(spark, node, by_group[0].place, files)
         days = days.cache()
         try:
             sums = days.agg({**dict.fromkeys(_COUNTS, "sum"), "*": "count"}).collect()[0].asDict()
@@ -59,8 +60,8 @@ def usage(
                 "reads": sums["sum(reads)"] or 0,
                 "read_bytes": sums["sum(read_bytes)"] or 0,
                 "hot_bytes": sum(one["hot_bytes"] for one in buckets),
-                "files": len(listing.files),
-                "files_bytes": sum(file.bytes for file in listing.files),
+                "files": len(files),
+                "files_bytes": sum(file.bytes for file in files),
                 "buckets_count": len(buckets),
                 "buckets": buckets[:BUCKETS_SHOWN_MAX],
             }

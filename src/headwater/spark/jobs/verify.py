@@ -20,8 +20,9 @@ from headwater.lake.names import DATA
 from headwater.spark import lake_checks
 from headwater.spark.job_runs import DONE, FINDINGS, Progress, recorded, silent
 from headwater.spark.lake_checks import Look
+from headwater.spark.lake_place import Place
 from headwater.spark.node import Node
-from headwater.spark.rewrite import File, Listing, listed, over_files, told, watching
+from headwater.spark.rewrite import File, listings, over_files, told, watching
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -83,15 +84,18 @@ def _look(spark: SparkSession, node: Node, look: Look, progress: Progress) -> _S
     from pyspark.sql import functions as F
     from pyspark.storagelevel import StorageLevel
 
-    listed(node)  # takes a checkpoint: the catalog knows of everything that is settled by now
-    one = spark.range(0, 1, 1, 1)
+    groups_count = len(listings(node))  # takes a checkpoint: the catalog knows of everything that is settled by now
+    one, sid = spark.range(0, 1, 1, 1), F.col("incarnation")
     streams = one.mapInArrow(partial(lake_checks.streams, node), lake_checks.LINES).persist(StorageLevel.DISK_ONLY)
     try:
         with watching(spark, progress, "tasks"), told("verify"):
             sums = (
                 streams.agg(
                     F.count("*").alias("streams"),
-                    F.max("incarnation").alias("sid_max"),
+                    *(
+                        F.max(F.when(sid % groups_count == group, sid)).alias(f"sid_max_{group}")
+                        for group in range(groups_count)
+                    ),
                     F.count("forked_from").alias("forks"),
                     F.count("snapshot_offset").alias("snapshots"),
                     F.sum((F.col("tail") > F.col("cold_end")).cast("long")).alias("streams_hot"),
@@ -100,23 +104,25 @@ def _look(spark: SparkSession, node: Node, look: Look, progress: Progress) -> _S
                 .collect()[0]
                 .asDict()
             )
-            listing = listed(node)
+            by_group = listings(node)
+            place, every = by_group[0].place, [file for listing in by_group for file in listing.files]
             findings: dict[Finding, tuple[list[str], int]] = {}
-            objects = _compare(listing, look, findings)
+            objects = _compare(place, every, look, findings)
             in_driver = len(findings)
             lines = streams
             if sums["forks"]:
                 lines = lines.unionByName(_needs(streams))
             if sums["snapshots"]:
-                lines = lines.unionByName(one.mapInArrow(partial(lake_checks.blobs, listing.place), lake_checks.LINES))
-            if listing.files:
-                work = partial(lake_checks.files, node, listing.place, listing.group, look)
-                lines = lines.unionByName(over_files(spark, listing.files, work, lake_checks.LINES))
-            sid_max = -1 if sums["sid_max"] is None else sums["sid_max"]
+                lines = lines.unionByName(one.mapInArrow(partial(lake_checks.blobs, place), lake_checks.LINES))
+            if every:
+                work = partial(lake_checks.files, node, place, look)
+                lines = lines.unionByName(over_files(spark, every, work, lake_checks.LINES))
+            found = [sums[f"sid_max_{group}"] for group in range(groups_count)]
+            sids_max = [-1 if number is None else number for number in found]
             reports = (
                 lines.repartition("incarnation")
                 .sortWithinPartitions("incarnation", "kind", "start", "end")
-                .mapInArrow(partial(lake_checks.joints, look, sid_max), lake_checks.REPORT)
+                .mapInArrow(partial(lake_checks.joints, look, sids_max), lake_checks.REPORT)
                 .collect()
             )
     finally:
@@ -133,7 +139,7 @@ def _look(spark: SparkSession, node: Node, look: Look, progress: Progress) -> _S
         "streams": sums["streams"],
         "streams_hot": sums["streams_hot"] or 0,
         "hot_bytes": sums["hot_bytes"] or 0,
-        "files": len(listing.files),
+        "files": len(every),
         **objects,
         **{name: totals.get(name, 0) for name in ("extents", "rows", "bytes", "files_read", "rows_read")},
         "snapshots": sums["snapshots"],
@@ -165,27 +171,29 @@ def _needs(streams: DataFrame) -> DataFrame:
     known = {"kind": F.lit(lake_checks.NEED).cast("long"), "incarnation": F.col("incarnation"), "start": F.col("start")}
     return found.select(
         *(
-            known.get(
-                field.name, F.lit(None).cast("long" if field.name in lake_checks.NUMBERS else "string")
-            ).alias(field.name)
+            known.get(field.name, F.lit(None).cast("long" if field.name in lake_checks.NUMBERS else "string")).alias(
+                field.name
+            )
             for field in lake_checks.LINE
         )
     )
 
 
-def _compare(listing: Listing, look: Look, findings: dict[Finding, tuple[list[str], int]]) -> dict[str, int]:
+def _compare(
+    place: Place, every: list[File], look: Look, findings: dict[Finding, tuple[list[str], int]]
+) -> dict[str, int]:
     """The node's list of files against the table and the store's own list."""
-    store = listing.place.store()
+    store = place.store()
     objects = {stored.key: stored.size_bytes for stored in store.list(DATA)}
     found = read_table(store)
     table = {} if found is None else found[1]
-    known = {file.path for file in listing.files}
+    known = {file.path for file in every}
 
     def find(kind: str, file: File, what: str) -> None:
         if look.files is None or file.path in look.files:
             findings[Finding(kind, file.path, what)] = [file.path], -1
 
-    for file in listing.files:
+    for file in every:
         info = table.get(file.path)
         if info is None:
             find("table", file, "streams have records in it, but it is not in the table")

@@ -99,7 +99,8 @@ class Plans:
             rows_max = FAR if wish.max_rows is None else wish.max_rows
             bytes_max = FAR if wish.max_bytes is None else wish.max_bytes
             facts["cut"] = {"from": start, **await cut(group, start, FAR, rows_max, bytes_max)}
-        if lake is not None and wish.files:
+        # A list of files takes a checkpoint: it is made when there are some with records that are asked about.
+        if lake is not None and wish.files and (wish.after is None or wish.after < group.lake_position()):
             facts |= await lake.files(owned, dict)
         if lake is not None and wish.after is not None:
             lost = await lake.losses(owned, wish.after, LOSSES_DEFAULT, dict)

@@ -1,0 +1,67 @@
+"""The Delta table of a lake, as it lists its files: for reads without a node, and for what files may hold.
+
+Owns reading that list. Never opens a file of the table.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from headwater.lake.names import data_group
+from headwater.lake.store import ObjectMissing, StoreRefused
+from headwater.spark.lake_place import Place
+from headwater.spark.ranges import FAR, File
+
+
+def table_files(place: Place) -> dict[int, list[File]]:
+    """The files of the newest version of the table, by group.
+
+    Raises StoreError for what is no lake, or cannot be read as one.
+    """
+    listed = listed_table(place)
+    names = ("path", "size_bytes", "num_records", "min.position", "max.position", "modification_time")
+    rows = zip(*(_column(listed, name) for name in names), strict=True)
+    found: dict[int, list[File]] = {}
+    for path, size, count, low, high, ms in rows:
+        bounds = (1 if low is None else low, FAR if high is None else high)
+        found.setdefault(data_group(path), []).append(File(path, size, count or 0, count or 0, *bounds, ms))
+    return dict(sorted(found.items()))
+
+
+def table_names(place: Place) -> dict[str, dict[str, tuple[str, str]]]:
+    """Between which buckets and streams the rows of each file lie, as far as the table says. Raises StoreError."""
+    listed = listed_table(place)
+    found: dict[str, dict[str, tuple[str, str]]] = {path: {} for path in _column(listed, "path")}
+    for name in ("bucket", "stream"):
+        spans = zip(_column(listed, f"min.{name}"), _column(listed, f"max.{name}"), strict=True)
+        for known, (low, high) in zip(found.values(), spans, strict=True):
+            if low is not None and high is not None:
+                known[name] = (low, high)
+    return found
+
+
+def listed_table(place: Place) -> pa.Table:
+    """What the newest version of the table says of its files. Raises StoreError."""
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError, TableNotFoundError
+
+    store = place.store()
+    try:
+        table = DeltaTable(store.uri, storage_options=store.storage_options or None)
+        features = {"deletionVectors", "columnMapping"} & set(table.protocol().reader_features or ())
+        if features:
+            raise StoreRefused(
+                f"the table at {store.uri} uses {', '.join(sorted(features))}: its files hold rows that do not count. "
+                "Read it through its node, or rewrite it without"
+            )
+        return pa.table(table.get_add_actions(flatten=True))
+    except TableNotFoundError:
+        raise ObjectMissing(f"_delta_log in {store.uri}: is it the place of a lake?") from None
+    except (DeltaError, OSError) as error:
+        raise store.explain(error) or StoreRefused(f"{store.uri}: {error}") from error
+
+
+def _column(listed: pa.Table, name: str) -> list[Any]:
+    return list(listed[name].to_pylist()) if name in listed.column_names else [None] * len(listed)
