@@ -64,12 +64,12 @@ class Group:
         self.log = log
         self.catalog = catalog
         self.clock = clock
-        self.loaded = LoadedStreams(catalog)
+        self.domains: dict[str, Domain] = {}
+        self.usage = ReadUsage(clock)
+        self.loaded = LoadedStreams(catalog, self.domains, self.usage)
         self.observers: list[Observer] = []
         self.resolve_cold: Callable[[ColdOffset, str, Command, Waiter], None] | None = None
         """Looks up a place that memory does not hold, then submits the command again."""
-        self.domains: dict[str, Domain] = {}
-        self.usage = ReadUsage(clock)
         self.lineage = Lineage(tuple(Incarnation(*one) for one in catalog.incarnations()))
         self.appends_count = 0
         self.settled_count = 0
