@@ -77,7 +77,7 @@ class Backups:
         self._taking_count = 0
         self._holds: dict[str, Hold] = {}
         self._ends_s: dict[str, float] = {}
-        """When each hold ends, in the event loop's time, unless it is renewed."""
+        """When each hold ends, by the monotonic clock, unless it is renewed."""
         shutil.rmtree(directory, ignore_errors=True)
 
     def held(self) -> bool:
@@ -98,7 +98,7 @@ class Backups:
         """The hold of that id, renewed; None when there is none, or none any more."""
         hold = self._holds.get(name)
         if hold is not None:
-            self._ends_s[name] = asyncio.get_running_loop().time() + hold.hold_ms / 1000
+            self._ends_s[name] = self._group.clock.monotonic_s() + hold.hold_ms / 1000
         return hold
 
     async def take(self, hold_ms: int) -> Hold:
@@ -166,14 +166,14 @@ class Backups:
 
     def _look_at(self, name: str) -> None:
         """Ends the hold if its time has passed, or looks again when it may have."""
-        loop = asyncio.get_running_loop()
+        clock = self._group.clock
         end_s = self._ends_s.get(name)
         if end_s is None:
             return
-        if end_s <= loop.time():
+        if end_s <= clock.monotonic_s():
             self._end(name)
         else:
-            loop.call_later(end_s - loop.time(), self._look_at, name)
+            clock.call_later(end_s - clock.monotonic_s(), lambda: self._look_at(name))
 
     def _end(self, name: str) -> asyncio.Future[None]:
         del self._holds[name], self._ends_s[name]

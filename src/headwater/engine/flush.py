@@ -53,7 +53,7 @@ class Flusher:
         """The table may hold a file that the log does not know."""
         self._complete = False
         """The last flush took everything that was synced when it began."""
-        self._last_s = asyncio.get_running_loop().time()
+        self._last_s = self._group.clock.monotonic_s()
         self.failure: str | None = None
         self.flushes_count = 0
         self.flushed_bytes = 0
@@ -78,11 +78,11 @@ class Flusher:
             except Exception as error:
                 # Not foreseen, so it may not pass by itself; but whoever stops trying fills the memory in silence.
                 self._failed(repr(error))
-            await asyncio.sleep(self._retry_s or LOOK_S)
+            await self._group.clock.sleep(self._retry_s or LOOK_S)
 
     async def _flush_if_due(self) -> None:
         loaded = self._group.loaded
-        aged = loaded.holding and asyncio.get_running_loop().time() - self._last_s >= self._interval_s
+        aged = loaded.holding and self._group.clock.monotonic_s() - self._last_s >= self._interval_s
         if loaded.hot_bytes < self._flush_bytes and not aged and self.failure is None:
             return
         while await self.flush() and (loaded.hot_bytes >= self._flush_bytes or (aged and not self._complete)):
@@ -97,7 +97,7 @@ class Flusher:
 
     def lag_s(self) -> float:
         """How long ago memory held nothing that the lake does not."""
-        return asyncio.get_running_loop().time() - self._last_s if self._group.loaded.holding else 0.0
+        return self._group.clock.monotonic_s() - self._last_s if self._group.loaded.holding else 0.0
 
     async def flush(self, only: LoadedStream | None = None) -> int:
         """Settles the oldest records, one file at most; returns how many bytes that were. Raises BlobsUnavailable.
@@ -112,7 +112,7 @@ class Flusher:
             if not runs and only is not None:
                 return 0
             if not runs:
-                self._last_s = asyncio.get_running_loop().time()
+                self._last_s = self._group.clock.monotonic_s()
                 self.failure, self._retry_s = None, 0.0
                 return 0
             # A crash, or a store that did not answer, may have come between the table's commit and the log's word of
@@ -130,7 +130,7 @@ class Flusher:
             self.flushes_count += 1
             self.flushed_bytes += size
             if self._complete:
-                self._last_s = asyncio.get_running_loop().time()
+                self._last_s = self._group.clock.monotonic_s()
             return size
 
     async def finished(self) -> None:

@@ -72,7 +72,7 @@ class LakeGc:
 
     async def _run(self) -> None:
         while True:
-            await asyncio.sleep(self._interval_s)
+            await self._group.clock.sleep(self._interval_s)
             try:
                 # Shielded: the thread goes on whatever becomes of this task, and `stop` waits for it.
                 self._sweeping = asyncio.get_running_loop().create_task(self.sweep())

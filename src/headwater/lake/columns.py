@@ -13,8 +13,6 @@ import pyarrow as pa
 
 SLICE_COUNT = 256
 """Steps between two breaths: what a worker thread does of them at once keeps the GIL for well below a millisecond."""
-BREATH_S = 0.000_05
-"""Long enough to let a waiting thread have the GIL; time.sleep(0) may take it right back."""
 
 
 class Strings:

@@ -10,7 +10,6 @@ range of an extent is a slice of it. Arrow reads, checks and decodes without the
 from __future__ import annotations
 
 import threading
-import time
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
@@ -25,10 +24,10 @@ import pyarrow.parquet as pq
 
 from headwater.lake.arrow_file import PyFile
 from headwater.lake.cache import DiskCache, MemoryCache
-from headwater.lake.columns import BREATH_S
 from headwater.lake.layout import SERVED
 from headwater.lake.store import Data, LakeDamaged, ObjectMissing, ObjectStore
 from headwater.model.extents import Extent, Stretch
+from headwater.ports import breathe
 
 _FOOTER_GUESS_BYTES = 64 << 10
 """Read from a file's end at once: the footer of about 60 row groups."""
@@ -297,7 +296,7 @@ class Reader:
             # They are joined later. That costs a copy, and lets other threads run meanwhile.
             for piece in opened.iter_batches(rows, row_groups=[number], columns=columns, use_threads=False):
                 pieces.append(piece)
-                time.sleep(BREATH_S)
+                breathe()
             return pa.Table.from_batches(pieces)
 
     @contextmanager

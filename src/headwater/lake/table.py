@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count, islice, takewhile
 from typing import Protocol, TypeVar
@@ -36,6 +35,7 @@ from headwater.lake.store import (
     StoreRefused,
     StoreUnavailable,
 )
+from headwater.ports import pause
 
 T = TypeVar("T")
 
@@ -102,7 +102,7 @@ class LakeTable:
         store: ObjectStore,
         checkpoint_every_count: int = CHECKPOINT_EVERY_COUNT,
         log_kept_hours: int = LOG_KEPT_HOURS,
-        sleep: Callable[[float], None] = time.sleep,
+        sleep: Callable[[float], None] = pause,
         chance: Callable[[], float] = random.random,
     ) -> None:
         self.tidy_failure: str | None = None
