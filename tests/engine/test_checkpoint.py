@@ -174,7 +174,7 @@ def test_a_checkpoint_that_is_cancelled_while_it_is_written_ends_with_the_write(
         await begun.wait()
         task.cancel()
         await asyncio.sleep(0)
-        assert bench.group.loaded.checkpointing.locked(), "another one must not begin beside it"
+        assert bench.group.locks.checkpointing.locked(), "another one must not begin beside it"
         go_on.set()
         with pytest.raises(OSError if fails else asyncio.CancelledError):
             await task

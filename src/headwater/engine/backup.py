@@ -15,8 +15,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import sqlite3
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -73,7 +72,6 @@ class Backups:
         self._copy_catalog = copy_catalog
         self._directory = directory
         self._rng = rng
-        self._lock = asyncio.Lock()
         self._taking_count = 0
         self._holds: dict[str, Hold] = {}
         self._ends_s: dict[str, float] = {}
@@ -87,12 +85,6 @@ class Backups:
     @property
     def holds_count(self) -> int:
         return len(self._holds)
-
-    @asynccontextmanager
-    async def paused(self) -> AsyncIterator[None]:
-        """While inside, no copy is being made; one that is waits until the end."""
-        async with self._lock:
-            yield
 
     def find(self, name: str) -> Hold | None:
         """The hold of that id, renewed; None when there is none, or none any more."""
@@ -109,7 +101,7 @@ class Backups:
         name = self._rng.token(8).hex()
         directory = self._directory / name
         try:
-            async with self._lock:
+            async with self._group.locks.copying:
                 hold = await self._cut(name, directory, hold_ms)
             self._holds[name] = hold
         except BaseException as error:

@@ -27,12 +27,12 @@ async def checkpoint(group: Group, always: bool = False) -> int:
     Whoever asks, they are taken one at a time. On an exception the changes stay marked and the next one tries them
     again. With `always` the log is trimmed also when nothing changed: it may have begun a new file since.
     """
-    async with group.loaded.checkpointing:
+    async with group.locks.checkpointing:
         return await write_out(group, always)
 
 
 async def write_out(group: Group, always: bool = False) -> int:
-    """The checkpoint itself, for whoever holds `loaded.checkpointing` and wants to go on while no other is taken."""
+    """The checkpoint itself, for whoever holds the lock `checkpointing` and wants to go on while no other is taken."""
     loaded = group.loaded
     await _capture(loaded)
     # No await from here to the barrier: everything below is true for one position.

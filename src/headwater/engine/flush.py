@@ -45,9 +45,7 @@ class Flusher:
         self._file_bytes_max = file_bytes_max
         self._report = report
         self._task: asyncio.Task[None] | None = None
-        self._lock = asyncio.Lock()
-        self.relocating = asyncio.Lock()
-        """Held while catalog and table are made to say the same: by `follow`, and by a swap of files."""
+        self.relocating = group.locks.relocating
         self._retry_s = 0.0
         self._doubt = True
         """The table may hold a file that the log does not know."""
@@ -64,7 +62,7 @@ class Flusher:
     async def stop(self) -> None:
         """A flush under way ends first: what the table has taken is logged, and no thread outlives the node's lock."""
         if self._task is not None:
-            async with self._lock:
+            async with self._group.locks.flushing:
                 self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
@@ -104,7 +102,7 @@ class Flusher:
 
         Of all streams, or of `only` one.
         """
-        async with self._lock:
+        async with self._group.locks.flushing:
             group = self._group
             if group.log.failure is not None:
                 return 0
@@ -135,20 +133,20 @@ class Flusher:
 
     async def finished(self) -> None:
         """Returns when no flush that was under way at the call is any more: what it stored is logged, or an orphan."""
-        async with self._lock:
+        async with self._group.locks.flushing:
             pass
 
     async def follow(self) -> None:
         """On return the table shows the last swap of files. Costs nothing when it does. Raises BlobsUnavailable."""
         if self._group.catalog.table_behind:
-            async with self._lock:
+            async with self._group.locks.flushing:
                 await self._reconcile()
 
     async def _reconcile(self) -> None:
         group, catalog = self._group, self._group.catalog
         if group.log.failure is not None:
             return
-        async with self.relocating:
+        async with group.locks.relocating:
             # In this order: what a checkpoint moves from one to the other is seen in at least one of them.
             fresh = set(group.loaded.new_files)
             alive = await asyncio.to_thread(catalog.alive)

@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 from headwater.engine.loaded_stream import UNBORN, Domain, Follower, LoadedStream, Observer
 from headwater.engine.loaded_streams import LoadedStreams
+from headwater.engine.locks import GroupLocks
 from headwater.engine.pending_answers import Outcome, PendingAnswers, Waiter
 from headwater.engine.retention import RetentionRules
 from headwater.engine.usage import ReadUsage
@@ -67,6 +68,7 @@ class Group:
         self.domains: dict[str, Domain] = {}
         self.usage = ReadUsage(clock)
         self.loaded = LoadedStreams(catalog, self.domains, self.usage)
+        self.locks = GroupLocks()
         self.observers: list[Observer] = []
         self.resolve_cold: Callable[[ColdOffset, str, Command, Waiter], None] | None = None
         """Looks up a place that memory does not hold, then submits the command again."""

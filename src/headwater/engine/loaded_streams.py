@@ -7,7 +7,6 @@ makes the same calls.
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Mapping
 from heapq import heappop, heappush, heapreplace
@@ -36,8 +35,6 @@ class LoadedStreams(UnsavedChanges):
         """Memory that the records of all streams take: the sum of their timelines' `held_bytes`."""
         self.holding: dict[int, LoadedStream] = {}
         """Streams with records that are only in memory and log."""
-        self.checkpointing = asyncio.Lock()
-        """Held while the catalog is written: by a checkpoint, and by what must not meet one."""
         self.blobs_discarded: deque[tuple[int, str]] = deque()
         """Blobs that nothing refers to any more, each with the log position that has to be synced before it goes."""
         self._hand: list[str] = []
