@@ -38,7 +38,7 @@ def copy_catalog(catalog: Path, to: Path) -> CatalogCopy:
 
 
 def _blobs(copy: sqlite3.Connection) -> list[str]:
-    # SQLite leaves out what cannot have a snapshot, without the GIL: rows without one are decoded by nobody.
+    # SQLite leaves out rows that cannot have a snapshot, without the GIL: they are never decoded.
     found = []
     for number, (row,) in enumerate(copy.execute("select row from streams where instr(row, ?) > 0", (b"snapshots/",))):
         snapshot = _decode(row).snapshot

@@ -1,4 +1,4 @@
-"""Backups: a copy of catalog and log that a node could start from after a crash, and a hold on what they speak of.
+"""Backups: a copy of catalog and log that a node could start from after a crash, and a hold on what they refer to.
 
 Owns holds: while there is one, the lake's gc deletes nothing and superseded snapshots stay. Never stops anything else:
 copies are made in worker threads, and what is left of the log at the end is small.
@@ -46,7 +46,7 @@ class Hold(msgspec.Struct, frozen=True):
     log_pieces: list[tuple[int, int]]
     """(position of its first byte, size in bytes) of each log file that `log` is made of."""
     files: list[str]
-    """Files of the lake that the copies speak of."""
+    """Files of the lake that the copies refer to."""
     blobs: list[str]
     hold_ms: int
 
@@ -169,7 +169,7 @@ class Backups:
 
     def _end(self, name: str) -> asyncio.Future[None]:
         del self._holds[name], self._ends_s[name]
-        # The copies may be large, and a large file takes its time to go.
+        # In a thread: removing a large file takes long.
         removing = asyncio.to_thread(shutil.rmtree, self._directory / name, ignore_errors=True)
         return asyncio.ensure_future(removing)
 

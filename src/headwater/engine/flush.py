@@ -74,7 +74,7 @@ class Flusher:
             except BlobsUnavailable as error:
                 self._failed(str(error))
             except Exception as error:
-                # Not foreseen, so it may not pass by itself; but whoever stops trying fills the memory in silence.
+                # Not foreseen, so trying again may not help. But without it memory would fill and nobody would be told.
                 self._failed(repr(error))
             await self._group.clock.sleep(self._retry_s or LOOK_S)
 

@@ -27,7 +27,7 @@ BYTES_MIN = 2 << 20
 PLACES_MAX = 1_000
 """Readers remembered; the one that was longest away is forgotten."""
 AWAY_S = 5.0
-"""A reader that has not come back by then is gone or stalled: what was made ready for it counts for nobody."""
+"""A reader that has not come back by then is gone or stalled: what was made ready for it takes no room from others."""
 
 _Group = tuple[str, int, bool]
 

@@ -1,6 +1,6 @@
-"""Whether others need the processors more than a worker thread of the lake does.
+"""Whether appends need the processors that a worker thread of the lake is using.
 
-Owns that judgement alone. Never pauses anybody: who works asks, and takes a breath between two pieces of work.
+Owns that judgement alone. Never pauses a thread: the worker asks, and lets others run between two pieces of work.
 
 Arrow decodes a row group without the GIL, but for one to three milliseconds on end, and a kernel may leave a thread
 that wakes on the same processor waiting for all of that, whatever their priorities: for the log's writer 2.4 ms were

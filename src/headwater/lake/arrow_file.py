@@ -33,7 +33,10 @@ class PyFile:
         self._at = 0
 
     def fetched(self, start: int, length: int) -> Data | pa.Buffer:
-        """The bytes from `start` on; at least one, none after the end. Raises OSError: what else, Arrow would lose."""
+        """The bytes from `start` on; at least one, none after the end.
+
+        Raises OSError and nothing else: Arrow would lose any other exception.
+        """
         raise NotImplementedError
 
     def read_buffer(self, length: int = -1) -> pa.Buffer:

@@ -1,4 +1,4 @@
-"""What nobody needs any more leaves the lake: files without extents, orphans of crashes, superseded snapshots.
+"""Removes from the lake what nothing refers to: files without extents, orphans of crashes, superseded snapshots.
 
 Owns which, and the order in which they go. Never rewrites a file: one that is dead only in part stays whole.
 

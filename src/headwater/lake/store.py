@@ -41,7 +41,7 @@ class ObjectMissing(StoreError):
 
 
 class LakeDamaged(StoreError):
-    """Stored bytes are not what was written: served to nobody, repaired by nobody but the operator."""
+    """Stored bytes are not what was written. They are not served; only the operator can repair them."""
 
     def __init__(self, key: str, what: str) -> None:
         super().__init__(f"{key} is damaged: {what}")

@@ -216,7 +216,7 @@ class LakeTable:
     # ---- keeping the log short ----------------------------------------------------------------------------------
 
     def _tidy(self) -> None:
-        """A checkpoint at every so-manieth version, by whoever made it; opens the table anew as often."""
+        """Writes a checkpoint after every `checkpoint_every_count` versions, and opens the table anew as often."""
         version = self._table.version()
         if version % self._every_count and version - self._opened_at < self._every_count:
             return

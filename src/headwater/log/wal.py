@@ -355,7 +355,7 @@ class Wal:
             try:
                 job()
             except OSError:
-                # Only comfort is lost (slower syncs, a file deleted later); the writer meets the same disk itself.
+                # Not fatal: syncs get slower, or a file is deleted later. A broken disk fails the writer as well.
                 continue
 
     def _remove_below(self, head: int) -> None:

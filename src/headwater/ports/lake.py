@@ -34,7 +34,7 @@ class Blobs(Protocol):
 
 
 class Pending(msgspec.Struct, frozen=True):
-    """What the log speaks of and the catalog may not know yet."""
+    """What the log refers to and the catalog may not know yet."""
 
     files: set[str]
     blobs: set[str]
