@@ -38,10 +38,15 @@ def rooms(*names: str) -> tuple[str, ...]:
     return tuple(f"headwater.{name}" for name in names)
 
 
+LOOP_TIME = {"time", "call_later", "call_at"}
+ASYNCIO_TIME = {"asyncio.sleep", "asyncio.timeout", "asyncio.timeout_at", "asyncio.wait_for"}
 IMPURE = ("asyncio", "os", "socket", "time", "random", "logging", *rooms("config"))
+TIMED = re.compile(r"(engine|lake|log|catalog)/.*")
+"""Rooms that take time from the clock they are given, so that a simulated world can run them."""
 SEAMS = (
     Seam(re.compile(r"model/.*|(.*/)?wire\.py|log/frames\.py"), IMPURE),
     Seam(re.compile(r"engine/.*"), rooms("doors", "cluster", "log.wal", "log.jetstream", "lake", "catalog")),
+    Seam(TIMED, ("time",)),
     Seam(re.compile(r"log/.*"), rooms("engine", "doors", "lake", "catalog")),
     Seam(re.compile(r"lake/.*"), rooms("engine", "doors", "log", "catalog")),
     Seam(re.compile(r"catalog/.*"), rooms("engine", "doors", "log", "lake")),
@@ -76,6 +81,30 @@ def seam_complaints(source: str, path: str) -> list[str]:
         for line, name in names
         for banned in seam.banned
         if name == banned or name.startswith(banned + ".")
+    ]
+
+
+def clock_complaints(source: str, path: str) -> list[str]:
+    """Time that does not come from a clock of `headwater.ports`: the event loop's, or a pause by asyncio itself.
+
+    `asyncio.sleep(0)` is a turn for others, not a pause.
+    """
+    if not TIMED.fullmatch(path):
+        return []
+    tree = ast.parse(source)
+    turns = {
+        id(node.func)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and [ast.unparse(arg) for arg in node.args] == ["0"]
+    }
+    return [
+        f"{path}:{node.lineno} takes time from {ast.unparse(node)}: take it from a clock (headwater.ports)"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and (
+            (node.attr in LOOP_TIME and not ast.unparse(node.value).endswith("clock"))
+            or (ast.unparse(node) in ASYNCIO_TIME and id(node) not in turns)
+        )
     ]
 
 
@@ -230,7 +259,7 @@ def report(complaints: list[str]) -> str:
     return "\n".join(["", *complaints])
 
 
-@pytest.mark.parametrize("rule", [seam_complaints, header_complaints, assert_complaints])
+@pytest.mark.parametrize("rule", [seam_complaints, clock_complaints, header_complaints, assert_complaints])
 def test_every_module_keeps_the_rules_of_the_house(rule) -> None:
     seen = modules()
     assert seen, "no module was found to read"
@@ -297,6 +326,9 @@ def test_every_direct_dependency_has_its_reason_written_down() -> None:
         ("engine/group.py", "from ..cluster import membership"),
         ("log/wal.py", "from headwater.engine import group"),
         ("lake/writer.py", "from ..log import frames"),
+        ("lake/writer.py", "import time"),
+        ("log/wal.py", "from time import monotonic"),
+        ("engine/flush.py", "from time import time"),
         ("catalog/lookup.py", "import headwater.lake.table as table"),
         ("spark/source.py", "from headwater.engine.engine import Engine"),
     ],
@@ -319,6 +351,29 @@ def test_a_forbidden_import_is_found(path: str, source: str) -> None:
 )
 def test_an_allowed_import_is_left_alone(path: str, source: str) -> None:
     assert seam_complaints(source, path) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "self._loop.time()",
+        "Ahead(lake, loop.time)",
+        "loop.call_later(1, f)",
+        "asyncio.get_running_loop().call_at(1, f)",
+        "await asyncio.sleep(0.5)",
+        "await asyncio.wait_for(x, 3)",
+    ],
+)
+def test_time_that_comes_from_no_clock_is_found(source: str) -> None:
+    assert clock_complaints(source, "engine/flush.py")
+    assert clock_complaints(source, "doors/listener.py") == []
+
+
+@pytest.mark.parametrize(
+    "source", ["await asyncio.sleep(0)", "self._clock.call_later(1, f)", "await clock.sleep(1)", "clock.monotonic_s()"]
+)
+def test_time_of_a_clock_is_left_alone(source: str) -> None:
+    assert clock_complaints(source, "engine/flush.py") == []
 
 
 def test_a_cycle_of_imports_is_found_also_when_it_is_for_types_alone() -> None:

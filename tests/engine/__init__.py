@@ -20,14 +20,16 @@ from headwater.model.commands import Append, Command, Create, Durability, Produc
 from headwater.model.events import Event
 from headwater.model.offsets import START
 from headwater.model.stream import Limits
-from headwater.ports import BROKEN, Catalog, Lake, Log, LogFailure
+from headwater.ports import BROKEN, Catalog, Lake, Log, LogFailure, SystemClock
 
 KEY = "_default/s"
 STEP = 10
 """How far every event moves the hand-made log."""
 
 
-class HandClock:
+class HandClock(SystemClock):
+    """Its wall clock moves by hand. What works beside the log goes on by itself: pauses are real."""
+
     def __init__(self, now_ms: int = 1_000_000) -> None:
         self.ms = now_ms
 

@@ -4,6 +4,7 @@ needed stays in the log. The log moves by hand, the catalog is real."""
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -149,6 +150,67 @@ def test_a_failed_write_is_made_up_for_by_the_next_checkpoint() -> None:
         assert catalog.load_things("notes") == {"a": b"1"} == notes.values
         bucket = catalog.load_bucket("_default")
         assert bucket is not None and bucket.count == 1
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_checkpoint_that_is_cancelled_while_it_is_written_ends_with_the_write(fails: bool) -> None:
+    async def body() -> None:
+        loop = asyncio.get_running_loop()
+        begun, go_on = asyncio.Event(), threading.Event()
+
+        def before() -> None:
+            loop.call_soon_threadsafe(begun.set)
+            go_on.wait()
+            if fails:
+                raise OSError("no room for the catalog")
+
+        catalog = SlowCatalog(before)
+        bench = Bench(catalog=catalog)
+        bench.create()
+        bench.group.usage.add(KEY, 5)
+        task = asyncio.create_task(checkpoint(bench.group))
+        await begun.wait()
+        task.cancel()
+        await asyncio.sleep(0)
+        assert bench.group.locks.checkpointing.locked(), "another one must not begin beside it"
+        go_on.set()
+        with pytest.raises(OSError if fails else asyncio.CancelledError):
+            await task
+        assert [row.reads for row in catalog.reads(0, "", 10)] == ([] if fails else [1])
+        assert bool(bench.group.loaded.dirty) == fails
+        catalog.before = lambda: None
+        await take(bench)
+        assert [row.reads for row in catalog.reads(0, "", 10)] == [1], "each read is counted once"
+        assert catalog.load(KEY) is not None
+
+    asyncio.run(body())
+
+
+def test_a_checkpoint_that_is_cancelled_while_it_captures_is_made_up_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SLICE_STREAMS", 1)
+    keys = [f"_default/{number}" for number in range(5)]
+
+    async def body() -> None:
+        catalog = SlowCatalog()
+        bench = Bench(catalog=catalog)
+        for key in keys:
+            bench.create(key)
+        task = asyncio.create_task(checkpoint(bench.group))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert not task.done() and bench.group.loaded.capturing
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert catalog.changes == []
+        bench.post(b"later", keys[4])
+        bench.submit(Delete(), keys[3])
+        await take(bench)
+        rows = {key: catalog.load(key) for key in keys}
+        assert [None if row is None else row.tail for row in rows.values()] == [0, 0, 0, None, 5]
+        assert bench.group.loaded.capturing == {}
 
     asyncio.run(body())
 

@@ -305,21 +305,6 @@ def test_a_run_whose_columns_disagree_is_refused(column: str) -> None:
         build([msgspec.structs.replace(good, **{column: bad})], 0, "t")
 
 
-# ---- looking things up ------------------------------------------------------------------------------------------
-
-
-def test_an_id_finds_the_first_record_at_or_after_it() -> None:
-    one = run("bucket/s", 1, [b"x" * (index + 1) for index in range(20)])
-    extents = build([one], 0, "t", rows_per_group=1_000).extents
-    reader = reading(build([one], 0, "t", rows_per_group=1_000))
-    ids = [(one.ms[index], one.n[index]) for index in range(20)]
-    for ms in range(one.ms[0] - 1, one.ms[-1] + 2):
-        for n in range(4):
-            index = next((index for index, found in enumerate(ids) if found >= (ms, n)), 20)
-            expected = one.ends[index] - len(one.payloads[index]) if index < 20 else one.ends[-1]
-            assert reader.first_at(extents[0], ms, n) == expected
-
-
 # ---- what is fetched --------------------------------------------------------------------------------------------
 
 

@@ -15,8 +15,8 @@ from deltalake import DeltaTable
 
 from headwater.lake.layout import NewFile
 from headwater.lake.local import LocalStore
-from headwater.lake.store import MemoryStore, ObjectStore, StoreRefused, StoreUnavailable
-from headwater.lake.table import CommitConflict, LakeTable, Table, open_table
+from headwater.lake.store import ObjectStore, StoreRefused, StoreUnavailable
+from headwater.lake.table import CommitConflict, LakeTable
 from headwater.lake.writer import build
 from tests.lake.conftest import s3_store
 from tests.lake.rows import in_order, rows_of, some_runs
@@ -48,19 +48,17 @@ def writes_count(store: ObjectStore, s3: S3) -> int:
     return sum(entry["operation"] == "WRITE" for entry in opened(store, aws_endpoint=s3.endpoint).history())
 
 
-@pytest.fixture(params=["local", "memory", "s3"])
-def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
-    if request.param == "memory":
-        return open_table(MemoryStore())
+@pytest.fixture(params=["local", "s3"])
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> LakeTable:
     if request.param == "local":
-        return open_table(LocalStore(tmp_path / "lake"))
-    return open_table(s3_store(request.getfixturevalue("s3").endpoint))
+        return LakeTable(LocalStore(tmp_path / "lake"))
+    return LakeTable(s3_store(request.getfixturevalue("s3").endpoint))
 
 
 # ---- the contract of a table ------------------------------------------------------------------------------------
 
 
-def test_committed_files_are_in_the_table_with_what_is_known_of_them(table: Table) -> None:
+def test_committed_files_are_in_the_table_with_what_is_known_of_them(table: LakeTable) -> None:
     assert table.files() == {}
     first = table.commit([fake("a", 2, 50), fake("b", 3, 60)], [], NOW_MS)
     assert table.commit([fake("c")], [], NOW_MS) > first
@@ -73,13 +71,13 @@ def test_committed_files_are_in_the_table_with_what_is_known_of_them(table: Tabl
     assert table.contains([]) == set()
 
 
-def test_files_are_swapped_in_one_commit(table: Table) -> None:
+def test_files_are_swapped_in_one_commit(table: LakeTable) -> None:
     table.commit([fake("a"), fake("b")], [], NOW_MS)
     table.commit([fake("ab")], ["data/0/a.parquet", "data/0/b.parquet"], NOW_MS, data_change=False)
     assert set(table.files()) == {"data/0/ab.parquet"}
 
 
-def test_the_same_commit_twice_is_one_commit(table: Table) -> None:
+def test_the_same_commit_twice_is_one_commit(table: LakeTable) -> None:
     table.commit([fake("a")], [], NOW_MS)
     version = table.commit([fake("b")], ["data/0/a.parquet"], NOW_MS)
     assert table.commit([fake("b")], ["data/0/a.parquet"], NOW_MS) == version
@@ -87,7 +85,7 @@ def test_the_same_commit_twice_is_one_commit(table: Table) -> None:
     assert set(table.files()) == {"data/0/b.parquet"}
 
 
-def test_removing_what_is_gone_is_a_conflict_and_changes_nothing(table: Table) -> None:
+def test_removing_what_is_gone_is_a_conflict_and_changes_nothing(table: LakeTable) -> None:
     table.commit([fake("a"), fake("b")], [], NOW_MS)
     table.commit([], ["data/0/a.parquet"], NOW_MS)
     with pytest.raises(CommitConflict) as raised:

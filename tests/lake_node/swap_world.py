@@ -8,7 +8,6 @@ from array import array
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -154,8 +153,7 @@ class SwapWorld(World):
         return LakeFiles(self.directory / "catalog.db")
 
     def _swapper(self, lake: Any) -> Swapper:
-        idle: Any = SimpleNamespace(sweeping=asyncio.Lock())
-        return Swapper(self.group, lake, self.flusher(), idle, self._lake_files)
+        return Swapper(self.group, lake, self.flusher(), self._lake_files)
 
     async def _rewritten(self, pick: int) -> tuple[list[str], list[str]]:
         """Some files, and new ones with their live rows."""

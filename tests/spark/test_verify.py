@@ -274,7 +274,7 @@ def test_a_snapshot_that_is_gone_is_found(spark: SparkSession, node: Node) -> No
 def doctored(node: Node, change: Callable[[sqlite3.Connection, list[Extent]], None]) -> None:
     """Changes the catalog of the stopped node; `change` gets the extents of the second stream."""
     assert node.terminate() == 0
-    with closing(sqlite3.connect(node.data_directory / "catalog.db")) as db, db:
+    with closing(sqlite3.connect(node.data_directory / "catalog" / "0.db")) as db, db:
         rows = db.execute("select row from extents order by sid, start").fetchall()
         extents = [msgspec.msgpack.decode(row, type=Extent) for (row,) in rows]
         sid = sorted({extent.sid for extent in extents})[1]

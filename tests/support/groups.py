@@ -187,7 +187,11 @@ class Process:
         subscribed = self.subscribed = dict[str, list[str]]()
         """Ids of subscriptions that name a stream, by its key."""
         names = NameHash.kept(directory.path, rng)
-        erasures = Erasures(self.engine, names.of, lambda key: subscribed.get(key, []), self.settings)
+
+        async def named_by(key: str) -> list[str]:
+            return subscribed.get(key, [])
+
+        erasures = Erasures(self.engine, names.of, named_by, self.settings)
         routes.call("/__headwater/erase", erasures.handle)
 
     def start(self) -> None:

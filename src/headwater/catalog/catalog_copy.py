@@ -7,7 +7,6 @@ one committed state, while others write on.
 from __future__ import annotations
 
 import sqlite3
-import time
 from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
@@ -15,11 +14,9 @@ from urllib.parse import quote
 import msgspec
 
 from headwater.model.row import StreamRow
-from headwater.ports import CatalogCopy
+from headwater.ports import CatalogCopy, breathe
 
 _SLICE_COUNT = 256
-_BREATH_S = 0.000_05
-"""Long enough to let a waiting thread have the GIL."""
 _decode = msgspec.msgpack.Decoder(StreamRow).decode
 
 
@@ -41,12 +38,12 @@ def copy_catalog(catalog: Path, to: Path) -> CatalogCopy:
 
 
 def _blobs(copy: sqlite3.Connection) -> list[str]:
-    # SQLite leaves out what cannot have a snapshot, without the GIL: rows without one are decoded by nobody.
+    # SQLite leaves out rows that cannot have a snapshot, without the GIL: they are never decoded.
     found = []
     for number, (row,) in enumerate(copy.execute("select row from streams where instr(row, ?) > 0", (b"snapshots/",))):
         snapshot = _decode(row).snapshot
         if snapshot is not None:
             found.append(snapshot.blob)
         if number % _SLICE_COUNT == 0:
-            time.sleep(_BREATH_S)
+            breathe()
     return found

@@ -9,11 +9,11 @@ emptied, in pages that were split while the row was in one of them, and in a fil
 from __future__ import annotations
 
 import sqlite3
-import time
 from contextlib import closing
 from pathlib import Path
 
 from headwater.catalog.sqlite import BUSY_S_MAX, prepare
+from headwater.ports import SYSTEM_CLOCK, pause
 
 _READ_BYTES = 1 << 20
 _NEEDLE_BYTES_MAX = 200
@@ -57,8 +57,8 @@ def holds(file: Path, name: str) -> bool:
 
 def _empty_log(db: sqlite3.Connection) -> None:
     """Moves SQLite's log into the file and cuts it to nothing. A reader's long look may be in the way for a while."""
-    give_up_s = time.monotonic() + BUSY_S_MAX
+    give_up_s = SYSTEM_CLOCK.monotonic_s() + BUSY_S_MAX
     while db.execute("pragma wal_checkpoint(truncate)").fetchone()[0]:
-        if time.monotonic() > give_up_s:
+        if SYSTEM_CLOCK.monotonic_s() > give_up_s:
             raise OSError("somebody has been reading the catalog for too long")
-        time.sleep(_PAUSE_S)
+        pause(_PAUSE_S)

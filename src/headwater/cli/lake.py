@@ -125,7 +125,7 @@ def gc(
         from headwater.lake import gc as collector
         from headwater.lake.info import read_table
         from headwater.lake.lake import DeltaLake
-        from headwater.lake.table import open_table
+        from headwater.lake.table import LakeTable
         from headwater.ports import SystemClock, SystemRng
 
         settings = _settings(data, config_file)
@@ -139,10 +139,10 @@ def gc(
                 return {} if found is None else {name: info.modified_ms for name, info in found[1].items()}
 
             def leave_table(names: list[str]) -> None:
-                open_table(store).commit([], names, now_ms)
+                LakeTable(store).commit([], names, now_ms)
 
             def cut_log(below: int) -> None:
-                open_table(store).cut_log(below)
+                LakeTable(store).cut_log(below)
 
             rows: list[tuple[str, str, str]] = []
             for group in stopped.groups:

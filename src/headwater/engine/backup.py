@@ -17,8 +17,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import sqlite3
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -49,7 +48,7 @@ class Hold(msgspec.Struct, frozen=True):
     log_pieces: list[tuple[int, int]]
     """(position of its first byte, size in bytes) of each log file that `log` is made of."""
     files: list[str]
-    """Files of the lake that the copies speak of."""
+    """Files of the lake that the copies refer to."""
     blobs: list[str]
     hold_ms: int
 
@@ -75,11 +74,10 @@ class Backups:
         self._copy_catalog = copy_catalog
         self._directory = directory
         self._rng = rng
-        self._lock = asyncio.Lock()
         self._taking_count = 0
         self._holds: dict[str, Hold] = {}
         self._ends_s: dict[str, float] = {}
-        """When each hold ends, in the event loop's time, unless it is renewed."""
+        """When each hold ends, by the monotonic clock, unless it is renewed."""
         shutil.rmtree(directory, ignore_errors=True)
 
     def held(self) -> bool:
@@ -90,17 +88,11 @@ class Backups:
     def holds_count(self) -> int:
         return len(self._holds)
 
-    @asynccontextmanager
-    async def paused(self) -> AsyncIterator[None]:
-        """While inside, no copy is being made; one that is waits until the end."""
-        async with self._lock:
-            yield
-
     def find(self, name: str) -> Hold | None:
         """The hold of that id, renewed; None when there is none, or none any more."""
         hold = self._holds.get(name)
         if hold is not None:
-            self._ends_s[name] = asyncio.get_running_loop().time() + hold.hold_ms / 1000
+            self._ends_s[name] = self._group.clock.monotonic_s() + hold.hold_ms / 1000
         return hold
 
     async def take(self, hold_ms: int) -> Hold:
@@ -111,7 +103,7 @@ class Backups:
         name = self._rng.token(8).hex()
         directory = self._directory / name
         try:
-            async with self._lock:
+            async with self._group.locks.copying:
                 hold = await self._cut(name, directory, hold_ms)
             self._holds[name] = hold
         except BaseException as error:
@@ -168,18 +160,18 @@ class Backups:
 
     def _look_at(self, name: str) -> None:
         """Ends the hold if its time has passed, or looks again when it may have."""
-        loop = asyncio.get_running_loop()
+        clock = self._group.clock
         end_s = self._ends_s.get(name)
         if end_s is None:
             return
-        if end_s <= loop.time():
+        if end_s <= clock.monotonic_s():
             self._end(name)
         else:
-            loop.call_later(end_s - loop.time(), self._look_at, name)
+            clock.call_later(end_s - clock.monotonic_s(), lambda: self._look_at(name))
 
     def _end(self, name: str) -> asyncio.Future[None]:
         del self._holds[name], self._ends_s[name]
-        # The copies may be large, and a large file takes its time to go.
+        # In a thread: removing a large file takes long.
         removing = asyncio.to_thread(shutil.rmtree, self._directory / name, ignore_errors=True)
         return asyncio.ensure_future(removing)
 

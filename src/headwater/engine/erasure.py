@@ -67,7 +67,6 @@ class Eraser:
         """Opens the catalog, beside the connections that others use. Called in a thread."""
         self._scrub = scrub
         """Removes a name's traces from the catalog's files (see `catalog.scrub`). Called in a thread."""
-        self._lock = asyncio.Lock()
         self._waiting_count = 0
 
     async def erase(self, key: str) -> Erased:
@@ -79,7 +78,7 @@ class Eraser:
             raise Overloaded("too many erasures wait")
         self._waiting_count += 1
         try:
-            async with self._lock, self._backups.paused():
+            async with self._group.locks.copying:
                 return await self._erase(key)
         finally:
             self._waiting_count -= 1
@@ -93,7 +92,7 @@ class Eraser:
         try:
             await checkpoint(group, always=True)
             await asyncio.wrap_future(self._log.forget())
-            async with group.loaded.checkpointing:
+            async with group.locks.checkpointing:
                 rewritten = await asyncio.to_thread(self._scrub, key)
         except OSError as error:
             self._check()

@@ -45,15 +45,12 @@ class Flusher:
         self._file_bytes_max = file_bytes_max
         self._report = report
         self._task: asyncio.Task[None] | None = None
-        self._lock = asyncio.Lock()
-        self.relocating = asyncio.Lock()
-        """Held while catalog and table are made to say the same: by `follow`, and by a swap of files."""
         self._retry_s = 0.0
         self._doubt = True
         """The table may hold a file that the log does not know."""
         self._complete = False
         """The last flush took everything that was synced when it began."""
-        self._last_s = asyncio.get_running_loop().time()
+        self._last_s = self._group.clock.monotonic_s()
         self.failure: str | None = None
         self.flushes_count = 0
         self.flushed_bytes = 0
@@ -64,7 +61,7 @@ class Flusher:
     async def stop(self) -> None:
         """A flush under way ends first: what the table has taken is logged, and no thread outlives the node's lock."""
         if self._task is not None:
-            async with self._lock:
+            async with self._group.locks.flushing:
                 self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
@@ -76,13 +73,13 @@ class Flusher:
             except BlobsUnavailable as error:
                 self._failed(str(error))
             except Exception as error:
-                # Not foreseen, so it may not pass by itself; but whoever stops trying fills the memory in silence.
+                # Not foreseen, so trying again may not help. But without it memory would fill and nobody would be told.
                 self._failed(repr(error))
-            await asyncio.sleep(self._retry_s or LOOK_S)
+            await self._group.clock.sleep(self._retry_s or LOOK_S)
 
     async def _flush_if_due(self) -> None:
         loaded = self._group.loaded
-        aged = loaded.holding and asyncio.get_running_loop().time() - self._last_s >= self._interval_s
+        aged = loaded.holding and self._group.clock.monotonic_s() - self._last_s >= self._interval_s
         if loaded.hot_bytes < self._flush_bytes and not aged and self.failure is None:
             return
         while await self.flush() and (loaded.hot_bytes >= self._flush_bytes or (aged and not self._complete)):
@@ -97,14 +94,14 @@ class Flusher:
 
     def lag_s(self) -> float:
         """How long ago memory held nothing that the lake does not."""
-        return asyncio.get_running_loop().time() - self._last_s if self._group.loaded.holding else 0.0
+        return self._group.clock.monotonic_s() - self._last_s if self._group.loaded.holding else 0.0
 
     async def flush(self, only: LoadedStream | None = None) -> int:
         """Settles the oldest records, one file at most; returns how many bytes that were. Raises BlobsUnavailable.
 
         Of all streams, or of `only` one.
         """
-        async with self._lock:
+        async with self._group.locks.flushing:
             group = self._group
             if group.log.failure is not None:
                 return 0
@@ -112,7 +109,7 @@ class Flusher:
             if not runs and only is not None:
                 return 0
             if not runs:
-                self._last_s = asyncio.get_running_loop().time()
+                self._last_s = self._group.clock.monotonic_s()
                 self.failure, self._retry_s = None, 0.0
                 return 0
             # A crash, or a store that did not answer, may have come between the table's commit and the log's word of
@@ -130,25 +127,25 @@ class Flusher:
             self.flushes_count += 1
             self.flushed_bytes += size
             if self._complete:
-                self._last_s = asyncio.get_running_loop().time()
+                self._last_s = self._group.clock.monotonic_s()
             return size
 
     async def finished(self) -> None:
         """Returns when no flush that was under way at the call is any more: what it stored is logged, or an orphan."""
-        async with self._lock:
+        async with self._group.locks.flushing:
             pass
 
     async def follow(self) -> None:
         """On return the table shows the last swap of files. Costs nothing when it does. Raises BlobsUnavailable."""
         if self._group.catalog.table_behind:
-            async with self._lock:
+            async with self._group.locks.flushing:
                 await self._reconcile()
 
     async def _reconcile(self) -> None:
         group, catalog = self._group, self._group.catalog
         if group.log.failure is not None:
             return
-        async with self.relocating:
+        async with group.locks.relocating:
             # In this order: what a checkpoint moves from one to the other is seen in at least one of them.
             fresh = set(group.loaded.new_files)
             alive = await asyncio.to_thread(catalog.alive)

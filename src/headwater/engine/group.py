@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 from headwater.engine.loaded_stream import UNBORN, Domain, Follower, LoadedStream, Observer
 from headwater.engine.loaded_streams import LoadedStreams
+from headwater.engine.locks import GroupLocks
 from headwater.engine.pending_answers import Outcome, PendingAnswers, Waiter
 from headwater.engine.retention import RetentionRules
 from headwater.engine.usage import ReadUsage
@@ -64,12 +65,13 @@ class Group:
         self.log = log
         self.catalog = catalog
         self.clock = clock
-        self.loaded = LoadedStreams(catalog)
+        self.domains: dict[str, Domain] = {}
+        self.usage = ReadUsage(clock)
+        self.loaded = LoadedStreams(catalog, self.domains, self.usage)
+        self.locks = GroupLocks()
         self.observers: list[Observer] = []
         self.resolve_cold: Callable[[ColdOffset, str, Command, Waiter], None] | None = None
         """Looks up a place that memory does not hold, then submits the command again."""
-        self.domains: dict[str, Domain] = {}
-        self.usage = ReadUsage(clock)
         self.lineage = Lineage(tuple(Incarnation(*one) for one in catalog.incarnations()))
         self.appends_count = 0
         self.settled_count = 0
@@ -84,8 +86,6 @@ class Group:
         self._told_failure = False
         self._unpublished: dict[str, int] = {}
         """Keys whose creation or deletion is not durable yet, with its position: readers wait for it."""
-        self._retention_due: dict[int, LoadedStream] = {}
-        """Streams with a retention policy that grew since it was last applied."""
         self._retention = RetentionRules(self.loaded)
 
     def give_out_after(self, sid: int) -> None:
@@ -224,7 +224,7 @@ class Group:
         else:
             loaded.hold(stream, size, position)
         if stream.retention is not None:
-            self._retention_due[stream.sid] = stream
+            self._retention.due[stream.sid] = stream
         answers = self._answers
         if durability == 0:
             answers.sync_target = position
@@ -247,7 +247,7 @@ class Group:
     def _delete(self, stream: LoadedStream, event: Deleted, waiter: Waiter | None) -> None:
         position = self.log.add(event, True)
         self.loaded.delete(stream, event, position)
-        self._retention_due.pop(stream.sid, None)
+        self._retention.due.pop(stream.sid, None)
         self._publish_later(stream.key, position, waiter, event, stream)
 
     def _let_go(self, stream: LoadedStream, event: Trimmed | SnapshotPublished, waiter: Waiter | None) -> None:
@@ -473,23 +473,15 @@ class Group:
 
     def check_retention(self, stream: LoadedStream) -> None:
         """Has the stream's retention policy looked at the next time."""
-        self._retention_due[stream.sid] = stream
+        self._retention.due[stream.sid] = stream
 
     def apply_retention(self) -> None:
         """Trims streams that grew beyond their policy. Cost grows with those that grew, or that hold something old."""
         if self.log.failure is not None:
             return
         now_ms = self.clock.now_ms()
-        for sid, stream in list(self._retention_due.items()):
-            found = self._retention.cut(stream, now_ms) if self.loaded.by_key.get(stream.key) is stream else None
-            if found is not None:
-                offset, seq, position = found
-                self._let_go(stream, Trimmed(sid, offset, seq, now_ms, position), None)
-                continue  # there may be more: it is looked at again
-            policy = stream.retention
-            if policy is None or policy.age_ms is None or not stream.timeline.payloads:
-                del self._retention_due[sid]
-                self._retention.forget(sid)
+        for stream, (offset, seq, position) in self._retention.cuts(now_ms):
+            self._let_go(stream, Trimmed(stream.sid, offset, seq, now_ms, position), None)
 
     def lake_position(self) -> int:
         """Everything at or below this log position is in the lake, deleted, or no record at all."""

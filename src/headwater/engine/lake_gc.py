@@ -48,8 +48,6 @@ class LakeGc:
         self._report = report
         self._task: asyncio.Task[None] | None = None
         self._sweeping: asyncio.Task[LakeGcResult] | None = None
-        self.sweeping = asyncio.Lock()
-        """Held by a run, and by a swap of files: what one of them looks at, the other must not change."""
         self._stopping = threading.Event()
         self.held: Callable[[], bool] = lambda: False
         """True while a backup counts on every object that is there."""
@@ -72,7 +70,7 @@ class LakeGc:
 
     async def _run(self) -> None:
         while True:
-            await asyncio.sleep(self._interval_s)
+            await self._group.clock.sleep(self._interval_s)
             try:
                 # Shielded: the thread goes on whatever becomes of this task, and `stop` waits for it.
                 self._sweeping = asyncio.get_running_loop().create_task(self.sweep())
@@ -89,7 +87,7 @@ class LakeGc:
 
     async def sweep(self) -> LakeGcResult:
         """One run. Raises BlobsUnavailable; what was not reached is the next run's."""
-        async with self.sweeping:
+        async with self._group.locks.sweeping:
             loop = asyncio.get_running_loop()
 
             def pending() -> Pending:

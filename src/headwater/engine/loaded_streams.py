@@ -1,17 +1,20 @@
-"""The streams and buckets a group has loaded, and what changed about them since the last checkpoint.
+"""The streams and buckets a group has loaded.
 
-Owns loading, names, counts, fork references and the two heaps (deadlines, log floors). Never logs: the group does, and
-calls here to make an event true for more than its own stream. Recovery makes the same calls.
+Owns loading, names, counts, fork references and the two heaps (deadlines, log floors); marks what changed (see
+`change_set`). Never logs: the group does, and calls here to make an event true for more than its own stream. Recovery
+makes the same calls.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
+from collections.abc import Mapping
 from heapq import heappop, heappush, heapreplace
 from itertools import count as _count
 
-from headwater.engine.loaded_stream import UNBORN, LoadedStream
+from headwater.engine.change_set import UnsavedChanges
+from headwater.engine.loaded_stream import UNBORN, Domain, LoadedStream
+from headwater.engine.usage import ReadUsage
 from headwater.model import buckets as bucket_rules
 from headwater.model.buckets import Bucket
 from headwater.model.events import BucketEvent, Created, Deleted
@@ -22,36 +25,16 @@ from headwater.model.stream_state import NEVER_MS, born, evolve, settle
 from headwater.ports import Catalog
 
 
-class LoadedStreams:
-    def __init__(self, catalog: Catalog) -> None:
+class LoadedStreams(UnsavedChanges):
+    def __init__(self, catalog: Catalog, domains: Mapping[str, Domain], usage: ReadUsage) -> None:
+        super().__init__(domains, usage)
         self.catalog = catalog
         self.by_key: dict[str, LoadedStream] = {}
         self.buckets: dict[str, Bucket] = {}
-        self.dirty: dict[int, LoadedStream] = {}
-        """Changed since the last checkpoint, by sid."""
-        self.capturing: dict[int, LoadedStream] = {}
-        """What a checkpoint under way is writing: no longer dirty, not yet in the catalog."""
-        self.dirty_buckets: dict[str, Bucket] = {}
-        self.removed: dict[int, str] = {}
-        """Deleted since the last checkpoint: sid and key. Their rows may still stand in the catalog."""
-        self.unlisted: dict[str, LoadedStream] = {}
-        """Created since the last checkpoint: the catalog's listing does not show them yet."""
         self.hot_bytes = 0
         """Memory that the records of all streams take: the sum of their timelines' `held_bytes`."""
         self.holding: dict[int, LoadedStream] = {}
         """Streams with records that are only in memory and log."""
-        self.new_extents: dict[int, list[Extent]] = {}
-        """Logged since the last checkpoint, by sid: the catalog does not know them yet."""
-        self.new_files: list[str] = []
-        """Files of the lake that were logged since the last checkpoint."""
-        self.checkpointing = asyncio.Lock()
-        """Held while the catalog is written: by a checkpoint, and by what must not meet one."""
-        self.lost: dict[int, LoadedStream] = {}
-        """Streams that let go of records since the last checkpoint, by sid."""
-        self.losing: dict[int, LoadedStream] = {}
-        """Those of them that a checkpoint under way is writing."""
-        self.cuts: dict[int, int] = {}
-        """Streams trimmed since the last checkpoint: sid and earliest offset."""
         self.blobs_discarded: deque[tuple[int, str]] = deque()
         """Blobs that nothing refers to any more, each with the log position that has to be synced before it goes."""
         self._hand: list[str] = []
@@ -151,13 +134,9 @@ class LoadedStreams:
         if stream.snapshot is not None:
             self.discard_snapshot(stream, stream.snapshot, stream.position)
         self.by_key.pop(stream.key, None)
-        self.dirty.pop(stream.sid, None)
-        self.removed[stream.sid] = stream.key
+        self.forget(stream)
         self.hot_bytes -= stream.timeline.held_bytes
         self.holding.pop(stream.sid, None)
-        self.new_extents.pop(stream.sid, None)
-        self.lost.pop(stream.sid, None)
-        self.losing.pop(stream.sid, None)
         stream.floor = 0
 
     def _changed(self, stream: LoadedStream, position: int) -> None:

@@ -122,7 +122,7 @@ class OwnedGroup:
             options.lake_grace_ms,
             told("gc"),
         )
-        self.swapper = Swapper(group, lake, self.flusher, self.lake_gc, files.open)
+        self.swapper = Swapper(group, lake, self.flusher, files.open)
         self.backups = Backups(group, log, self.flusher, files.copy, files.held_directory, rng)
         self.eraser = Eraser(group, log, self.flusher, lake, self.backups, files.open, files.scrub)
         self.lake_gc.held = self.upkeep.held = self.backups.held

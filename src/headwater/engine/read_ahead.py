@@ -27,17 +27,17 @@ BYTES_MIN = 2 << 20
 PLACES_MAX = 1_000
 """Readers remembered; the one that was longest away is forgotten."""
 AWAY_S = 5.0
-"""A reader that has not come back by then is gone or stalled: what was made ready for it counts for nobody."""
+"""A reader that has not come back by then is gone or stalled: what was made ready for it takes no room from others."""
 
 _Group = tuple[str, int, bool]
 
 
 class Ahead:
-    """Called on the event loop. `now` is its clock."""
+    """Called on the event loop. `now_s` is a monotonic clock."""
 
-    def __init__(self, lake: Lake, now: Callable[[], float]) -> None:
+    def __init__(self, lake: Lake, now_s: Callable[[], float]) -> None:
         self._lake = lake
-        self._now = now
+        self._now_s = now_s
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="read-ahead")
         self._places: OrderedDict[tuple[int, int], tuple[int, float]] = OrderedDict()
         """Where readers will go on, by sid and offset: bytes made ready for them, and since when."""
@@ -58,7 +58,7 @@ class Ahead:
     def left(self, sid: int, offset: int, follows: bool, extents: Iterable[Extent], size: int, commas: bool) -> None:
         """A reader was given everything up to `offset`; `extents` lie after it. One that `follows` has the
         next answers of `size` made ready, as far as there is room; of another only its place is remembered."""
-        now_s = self._now()
+        now_s = self._now_s()
         while self._places and (
             len(self._places) >= PLACES_MAX or next(iter(self._places.values()))[1] < now_s - AWAY_S
         ):

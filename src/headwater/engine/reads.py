@@ -49,7 +49,7 @@ class Reads:
         self._lake = lake
         self._loop = asyncio.get_running_loop()
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="cold-read")
-        self._ahead = None if lake is None else Ahead(lake, self._loop.time)
+        self._ahead = None if lake is None else Ahead(lake, group.clock.monotonic_s)
         self.pending = 0
         self.reads_count = 0
 

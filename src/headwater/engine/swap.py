@@ -22,7 +22,6 @@ import msgspec
 from headwater.engine.checkpoint import write_out
 from headwater.engine.flush import Flusher
 from headwater.engine.group import Group
-from headwater.engine.lake_gc import LakeGc
 from headwater.errors import LogUnavailable, Overloaded, ShuttingDown, SwapRefused
 from headwater.ports import Lake, Relocated, Relocation, SwapFiles
 
@@ -37,23 +36,20 @@ class Swapped(msgspec.Struct, frozen=True):
 
 
 class Swapper:
-    def __init__(
-        self, group: Group, lake: Lake, flusher: Flusher, lake_gc: LakeGc, lake_files: Callable[[], SwapFiles]
-    ) -> None:
+    def __init__(self, group: Group, lake: Lake, flusher: Flusher, lake_files: Callable[[], SwapFiles]) -> None:
         self._group = group
         self._lake = lake
         self._flusher = flusher
-        self._lake_gc = lake_gc
         self._lake_files = lake_files
         """Opens the catalog, beside the connections that others use. Called in a thread."""
-        self._lock = asyncio.Lock()
+        self._locks = group.locks
         self._stopping = threading.Event()
         self.swaps_count = 0
 
     async def stop(self) -> None:
         """A swap under way ends at its next step, or is finished: no thread of it outlives the node's lock."""
         self._stopping.set()
-        async with self._lock:
+        async with self._locks.swapping:
             pass
 
     async def swap(self, remove: list[str], add: list[str]) -> Swapped:
@@ -62,7 +58,7 @@ class Swapper:
         The same swap again changes nothing and succeeds. Raises SwapRefused, and then nothing has changed; after
         BlobsUnavailable it may be done: repeat it.
         """
-        async with self._lock:
+        async with self._locks.swapping:
             self._check()
             done = await asyncio.to_thread(self._done, remove, add)
             if done is not None:
@@ -100,11 +96,11 @@ class Swapper:
 
     async def _swap(self, remove: list[str], add: list[str]) -> Swapped:
         # gc takes what is old and unknown: what is being swapped in may be both, until it is known.
-        async with self._lake_gc.sweeping:
+        async with self._locks.sweeping:
             self._check()
             relocation = await asyncio.to_thread(self._lake.relocation, remove, add, self._group.number, self._check)
-            async with self._flusher.relocating:
-                async with self._group.loaded.checkpointing:
+            async with self._locks.relocating:
+                async with self._locks.checkpointing:
                     self._check()
                     await self._checkpoint()
                     found = await asyncio.to_thread(self._commit, relocation, remove, add)

@@ -55,7 +55,7 @@ class Upkeep:
                 await asyncio.sleep(0)
             self._group.apply_retention()
             self._group.loaded.evict(self._streams_loaded_max, EVICT_SLICE)
-            await asyncio.sleep(EXPIRE_INTERVAL_S)
+            await self._group.clock.sleep(EXPIRE_INTERVAL_S)
 
     async def _delete_blobs(self) -> None:
         """Deletes blobs whose last reference is durably gone. One that cannot be deleted now is left to `gc`."""
@@ -82,7 +82,7 @@ class Upkeep:
         left_s = self._checkpoint_interval_s
         while left_s > 0 and len(self._group.loaded.unlisted) < UNLISTED_MAX:
             step_s = min(left_s, EXPIRE_INTERVAL_S)
-            await asyncio.sleep(step_s)
+            await self._group.clock.sleep(step_s)
             left_s -= step_s
         await asyncio.sleep(0)
 

@@ -1,6 +1,6 @@
-"""Whether others need the processors more than a worker thread of the lake does.
+"""Whether appends need the processors that a worker thread of the lake is using.
 
-Owns that judgement alone. Never pauses anybody: who works asks, and takes a breath between two pieces of work.
+Owns that judgement alone. Never pauses a thread: the worker asks, and lets others run between two pieces of work.
 
 Arrow decodes a row group without the GIL, but for one to three milliseconds on end, and a kernel may leave a thread
 that wakes on the same processor waiting for all of that, whatever their priorities: for the log's writer 2.4 ms were
@@ -10,7 +10,8 @@ seen while the other processor stood idle (B9).
 from __future__ import annotations
 
 from collections.abc import Callable
-from time import monotonic
+
+from headwater.ports import SYSTEM_CLOCK
 
 LASTING_S = 0.05
 """How long the log is taken to be in use after it grew."""
@@ -19,7 +20,7 @@ LASTING_S = 0.05
 class AppendPressure:
     """Called from any thread. Two at once may both see the same growth: that is harmless."""
 
-    def __init__(self, tail: Callable[[], int], now_s: Callable[[], float] = monotonic) -> None:
+    def __init__(self, tail: Callable[[], int], now_s: Callable[[], float] = SYSTEM_CLOCK.monotonic_s) -> None:
         self._tail = tail
         self._now_s = now_s
         self._seen = tail()

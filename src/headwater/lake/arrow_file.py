@@ -1,13 +1,28 @@
-"""Bytes that lie elsewhere as a file that Arrow reads (`pa.PythonFile`).
+"""Bytes that lie elsewhere as a file that Arrow reads (`pa.PythonFile`), and how a Parquet file is opened.
 
-Owns the place that is read from. Never fetches anything: a subclass says what lies where.
+Owns the place that is read from, and what every reader of Parquet asks of Arrow. Never fetches anything: a subclass
+says what lies where.
 """
 
 from __future__ import annotations
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from headwater.lake.store import Data
+
+
+def open_parquet(
+    source: PyFile | pa.NativeFile, footer: pq.FileMetaData | None = None, ahead: bool = False
+) -> pq.ParquetFile:
+    """Pages are held against their checksums. Raises pa.ArrowException, OSError.
+
+    `ahead` has Arrow fetch what it will need, in a thread that calls back into Python, also while that ends, which ends
+    the process with an abort: not for a node.
+    """
+    if isinstance(source, PyFile):
+        source = pa.PythonFile(source, mode="r")
+    return pq.ParquetFile(source, metadata=footer, pre_buffer=ahead, page_checksum_verification=True)
 
 
 class PyFile:
@@ -18,7 +33,10 @@ class PyFile:
         self._at = 0
 
     def fetched(self, start: int, length: int) -> Data | pa.Buffer:
-        """The bytes from `start` on; at least one, none after the end. Raises OSError: what else, Arrow would lose."""
+        """The bytes from `start` on; at least one, none after the end.
+
+        Raises OSError and nothing else: Arrow would lose any other exception.
+        """
         raise NotImplementedError
 
     def read_buffer(self, length: int = -1) -> pa.Buffer:

@@ -12,9 +12,7 @@ from itertools import accumulate
 import pyarrow as pa
 
 SLICE_COUNT = 256
-"""Steps between two breaths: what a worker thread does of them at once keeps the GIL for well below a millisecond."""
-BREATH_S = 0.000_05
-"""Long enough to let a waiting thread have the GIL; time.sleep(0) may take it right back."""
+"""Steps between two calls of `breathe`: they keep the GIL for well below a millisecond."""
 
 
 class Strings:

@@ -6,12 +6,12 @@ away between slices and leaves the rows to Arrow, which works without it.
 
 from __future__ import annotations
 
-import time
 from array import array
 from collections.abc import Sequence
 from typing import Protocol
 
 from headwater.model.names import bucket_of, stream_of
+from headwater.ports import breathe
 
 
 class FeedStream(Protocol):
@@ -46,7 +46,7 @@ def encode_feed(batches: Sequence[FeedBatch], group: int) -> bytes:
     # Imported here: a node whose feed nobody reads loads no Arrow.
     import pyarrow as pa
 
-    from headwater.lake.columns import BREATH_S, SLICE_COUNT, Strings, binaries, numbers
+    from headwater.lake.columns import SLICE_COUNT, Strings, binaries, numbers
     from headwater.lake.layout import SCHEMA
 
     streams: dict[int, FeedStream] = {}
@@ -79,7 +79,7 @@ def encode_feed(batches: Sequence[FeedBatch], group: int) -> bytes:
                 ms += array("q", (batch.ms,)) * count
                 n.extend(range(batch.n, batch.n + count))
                 positions += array("q", (batch.position,)) * count
-        time.sleep(BREATH_S)
+        breathe()
     known = list(streams.values())
     buckets, names, types = Strings(), Strings(), Strings()
     for start in range(0, len(known), SLICE_COUNT):
@@ -87,7 +87,7 @@ def encode_feed(batches: Sequence[FeedBatch], group: int) -> bytes:
         buckets.extend(bucket_of(stream.key) for stream in some)
         names.extend(stream_of(stream.key) for stream in some)
         types.extend(stream.content_type for stream in some)
-        time.sleep(BREATH_S)
+        breathe()
     count = len(payloads)
     owner_of = numbers(pa.int32(), owners)
     nothing = pa.nulls(count, pa.string())

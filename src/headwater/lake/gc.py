@@ -1,4 +1,4 @@
-"""What nobody needs any more leaves the lake: files without extents, orphans of crashes, superseded snapshots.
+"""Removes from the lake what nothing refers to: files without extents, orphans of crashes, superseded snapshots.
 
 Owns which, and the order in which they go. Never rewrites a file: one that is dead only in part stays whole.
 
@@ -13,7 +13,6 @@ period is not touched at all. Cost: a listing of the store and the table, an ind
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from itertools import chain
 
@@ -21,11 +20,9 @@ import msgspec
 
 from headwater.lake.names import SNAPSHOTS, data_prefix, snapshot_owner
 from headwater.lake.store import ObjectStore, Stored
-from headwater.ports import Erasure, GcFiles, LakeGcResult, Pending
+from headwater.ports import Erasure, GcFiles, LakeGcResult, Pending, breathe
 
 _SLICE_COUNT = 256
-_BREATH_S = 0.000_05
-"""Long enough to let a waiting thread have the GIL."""
 
 Check = Callable[[], None]
 """Called now and then; whatever it raises ends the run where it stands."""
@@ -115,7 +112,7 @@ def _breathing(stored: list[Stored], check: Check) -> Iterator[Stored]:
         yield one
         if number % _SLICE_COUNT == _SLICE_COUNT - 1:
             check()
-            time.sleep(_BREATH_S)
+            breathe()
 
 
 def _meant(key: str, lake_files: GcFiles, pending: Pending) -> bool:

@@ -13,12 +13,9 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from headwater.lake.layout import FileInfo
+from headwater.lake.layout import FileInfo, listed_files
 from headwater.lake.names import SNAPSHOTS
 from headwater.lake.store import LakeDamaged, ObjectStore
-
-_COLUMNS = ("path", "size_bytes", "modification_time", "num_records", "min.group", "min.position", "max.position")
-"""Of Delta's list of files, in the order of `FileInfo`'s fields."""
 
 
 def read_table(store: ObjectStore) -> tuple[int, dict[str, FileInfo]] | None:
@@ -30,9 +27,7 @@ def read_table(store: ObjectStore) -> tuple[int, dict[str, FileInfo]] | None:
         return None
     except (DeltaError, OSError) as error:
         raise store.explain(error) or LakeDamaged("_delta_log", str(error).partition("\n")[0]) from error
-    absent = [None] * len(listed)
-    columns = [listed[name].to_pylist() if name in listed.column_names else absent for name in _COLUMNS]
-    return table.version(), {row[0]: FileInfo(*row) for row in zip(*columns, strict=True)}
+    return table.version(), listed_files(listed)
 
 
 def describe(store: ObjectStore, counts: Mapping[int, Mapping[str, int]]) -> dict[str, Any]:

@@ -14,9 +14,8 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from headwater.lake.arrow_file import PyFile
+from headwater.lake.arrow_file import PyFile, open_parquet
 from headwater.lake.layout import PRUNED_BY, SCHEMA, NewFile, statistics
 from headwater.lake.names import data_prefix
 from headwater.lake.store import Data, LakeDamaged, ObjectStore, StoreError, check_key
@@ -105,9 +104,7 @@ class _Opened:
         self._size = size
         self._source = _Source(store, path, size)
         try:
-            self._file = pq.ParquetFile(
-                pa.PythonFile(self._source, mode="r"), pre_buffer=False, page_checksum_verification=True
-            )
+            self._file = open_parquet(self._source)
         except (pa.ArrowException, OSError, StoreError) as error:
             raise self._meaning(error) from error
         footer = self._file.metadata
@@ -159,8 +156,7 @@ class _Opened:
 
     def read(self, groups: list[int], columns: list[str]) -> pa.Table:
         try:
-            # Neighbouring columns are fetched together, and decoded in this one thread. Arrow's own way (`pre_buffer`)
-            # is a thread that calls back into Python, also while that ends, which ends the process with an abort.
+            # Neighbouring columns are fetched together, and decoded in this one thread.
             self._source.hold([self._span(number, columns) for number in groups])
             return self._file.read_row_groups(groups, columns=columns, use_threads=False)
         except (pa.ArrowException, OSError, StoreError, ValueError) as error:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from headwater.lake.layout import FileInfo, NewFile
     from headwater.lake.reader import Reader
     from headwater.lake.swap import Matched, Swap
-    from headwater.lake.table import Table
+    from headwater.lake.table import LakeTable
 
 T = TypeVar("T")
 
@@ -60,7 +60,7 @@ class DeltaLake:
         self._clock = clock
         self._rng = rng
         self._lock = threading.Lock()
-        self._table: Table | None = None
+        self._table: LakeTable | None = None
         self._reader: Reader | None = None
         self._gone_before: list[str] = []
 
@@ -198,12 +198,12 @@ class DeltaLake:
             self._disk.forget({*gone, *self._gone_before})
             self._gone_before = gone
 
-    def _opened(self) -> Table:
+    def _opened(self) -> LakeTable:
         with self._lock:
             if self._table is None:
-                from headwater.lake.table import open_table
+                from headwater.lake.table import LakeTable
 
-                self._table = open_table(self._store)
+                self._table = LakeTable(self._store)
             return self._table
 
     def _reading(self) -> Reader:

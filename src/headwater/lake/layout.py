@@ -61,6 +61,17 @@ class FileInfo(msgspec.Struct, frozen=True):
     position_max: int | None
 
 
+_LISTED = ("path", "size_bytes", "modification_time", "num_records", "min.group", "min.position", "max.position")
+"""Columns of Delta's flat list of files, in the order of `FileInfo`'s fields."""
+
+
+def listed_files(listed: pa.Table) -> dict[str, FileInfo]:
+    """The files of a table's version, by path, from Delta's flat list of them."""
+    absent = [None] * len(listed)
+    columns = [listed[name].to_pylist() if name in listed.column_names else absent for name in _LISTED]
+    return {row[0]: FileInfo(*row) for row in zip(*columns, strict=True)}
+
+
 def statistics(row_count: int, low: dict[str, str | int | None], high: dict[str, str | int | None]) -> str:
     """The JSON of an add action. A long name is left out: cut short, it would bound the wrong side.
 

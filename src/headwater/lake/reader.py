@@ -10,9 +10,8 @@ range of an extent is a slice of it. Arrow reads, checks and decodes without the
 from __future__ import annotations
 
 import threading
-import time
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,12 +22,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from headwater.lake.arrow_file import PyFile
+from headwater.lake.arrow_file import PyFile, open_parquet
 from headwater.lake.cache import DiskCache, MemoryCache
-from headwater.lake.columns import BREATH_S
 from headwater.lake.layout import SERVED
 from headwater.lake.store import Data, LakeDamaged, ObjectMissing, ObjectStore
 from headwater.model.extents import Extent, Stretch
+from headwater.ports import breathe
 
 _FOOTER_GUESS_BYTES = 64 << 10
 """Read from a file's end at once: the footer of about 60 row groups."""
@@ -133,14 +132,6 @@ class Reader:
             low += first - ends[0]
         data = group.values[low : low + size + (last - first - 1 if commas else 0)]
         return Stretch(begin, begin + size, last - first, data)
-
-    def first_at(self, extent: Extent, ms: int, n: int) -> int:
-        """The offset of the first record whose id is at least `ms-n`; the extent's end when all are older."""
-        group = self._loaded(extent)
-        low, high = extent.row_start, extent.row_start + extent.row_count
-        low, high = bisect_left(group.ms, ms, low, high), bisect_right(group.ms, ms, low, high)
-        row = bisect_left(group.n, n, low, high)
-        return group.begins[row] if row < extent.row_start + extent.row_count else extent.end
 
     def extents(self, file: str) -> list[Extent]:
         """The extents a file holds, found from its rows alone: what its writer said of it, if all is well.
@@ -260,7 +251,7 @@ class Reader:
             return self._store.get_range(file, start, length)
 
         def parsed(data: Data) -> pa.Table:
-            opened = self._parquet(file, number, footer, pa.PythonFile(_Window(data, start), mode="r"))
+            opened = self._parquet(file, number, footer, _Window(data, start))
             return self._rows_of(file, number, names, opened)
 
         if self._disk is None:
@@ -280,11 +271,11 @@ class Reader:
         except OSError as error:
             raise self._store.explain(error) or LakeDamaged(file, str(error)) from error
 
-    def _parquet(self, file: str, number: int, footer: pq.FileMetaData, source: pa.NativeFile) -> pq.ParquetFile:
+    def _parquet(
+        self, file: str, number: int, footer: pq.FileMetaData, source: PyFile | pa.NativeFile
+    ) -> pq.ParquetFile:
         with self._told(file, number):
-            # No buffering ahead: it is all here, and Arrow would copy it in a thread that calls back into Python, also
-            # while that ends, which ends the process with an abort.
-            return pq.ParquetFile(source, metadata=footer, pre_buffer=False, page_checksum_verification=True)
+            return open_parquet(source, footer)
 
     def _rows_of(self, file: str, number: int, names: tuple[str, ...], opened: pq.ParquetFile) -> pa.Table:
         columns, about = list(names), opened.metadata.row_group(number)
@@ -297,7 +288,7 @@ class Reader:
             # They are joined later. That costs a copy, and lets other threads run meanwhile.
             for piece in opened.iter_batches(rows, row_groups=[number], columns=columns, use_threads=False):
                 pieces.append(piece)
-                time.sleep(BREATH_S)
+                breathe()
             return pa.Table.from_batches(pieces)
 
     @contextmanager

@@ -10,7 +10,6 @@ second client that never retries.
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -32,6 +31,7 @@ from headwater.lake.store import (
     joined,
     parts_of,
 )
+from headwater.ports import pause
 
 REQUEST_MS_MAX = 15_000
 CONNECT_MS_MAX = 3_000
@@ -80,7 +80,7 @@ class S3Store:
         secret_access_key: str | None = None,
         session_token: str | None = None,
         request_ms_max: int = REQUEST_MS_MAX,
-        sleep: Callable[[float], None] = time.sleep,
+        sleep: Callable[[float], None] = pause,
     ) -> None:
         if not bucket:
             raise StoreRefused("an S3 lake names a bucket: s3://bucket/prefix")

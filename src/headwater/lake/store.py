@@ -8,9 +8,10 @@ A key is a relative path of plain parts (`data/3/x.parquet`). Objects are whole 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
+
+from headwater.ports import SYSTEM_CLOCK
 
 Data = bytes | memoryview
 Parts = Data | Sequence[Data]
@@ -40,7 +41,7 @@ class ObjectMissing(StoreError):
 
 
 class LakeDamaged(StoreError):
-    """Stored bytes are not what was written: served to nobody, repaired by nobody but the operator."""
+    """Stored bytes are not what was written. They are not served; only the operator can repair them."""
 
     def __init__(self, key: str, what: str) -> None:
         super().__init__(f"{key} is damaged: {what}")
@@ -142,16 +143,12 @@ def check_key(key: str) -> str:
     return key
 
 
-def _wall_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 class MemoryStore:
     """Keeps objects for as long as the process lives: for nodes that keep nothing."""
 
     uri = "memory:"
 
-    def __init__(self, now_ms: Callable[[], int] = _wall_ms) -> None:
+    def __init__(self, now_ms: Callable[[], int] = SYSTEM_CLOCK.now_ms) -> None:
         self._objects: dict[str, tuple[bytes, int]] = {}
         self._lock = threading.Lock()
         self._now_ms = now_ms

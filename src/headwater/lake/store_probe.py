@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 
 from headwater.lake.store import StoreError, StoreUnavailable
+from headwater.ports import SYSTEM_CLOCK, Clock
 
 ANSWER_S_MAX = 10.0
 """How long a start waits for a verdict. A store that is quiet for longer counts as away."""
@@ -20,7 +21,8 @@ AGAIN_S_MIN, AGAIN_S_MAX = 0.5, 30.0
 class StoreProbe:
     """`failure` says why the store cannot be used now; None when it can."""
 
-    def __init__(self, probe: Callable[[], None], report: Callable[[str], None]) -> None:
+    def __init__(self, probe: Callable[[], None], report: Callable[[str], None], clock: Clock = SYSTEM_CLOCK) -> None:
+        self._clock = clock
         self._probe = probe
         self._report = report
         self._task: asyncio.Task[None] | None = None
@@ -43,7 +45,7 @@ class StoreProbe:
         pause_s = AGAIN_S_MIN
         while True:
             if under_way is None:
-                await asyncio.sleep(pause_s)
+                await self._clock.sleep(pause_s)
                 pause_s = min(AGAIN_S_MAX, pause_s * 2)
             try:
                 await (under_way or self._try())

@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count, islice, takewhile
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -25,17 +24,17 @@ from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
-from headwater.lake.layout import PRUNED_BY, SCHEMA, FileInfo, NewFile
+from headwater.lake.layout import PRUNED_BY, SCHEMA, FileInfo, NewFile, listed_files
 from headwater.lake.local import LocalStore
 from headwater.lake.store import (
     LakeDamaged,
-    MemoryStore,
     ObjectMissing,
     ObjectStore,
     StoreError,
     StoreRefused,
     StoreUnavailable,
 )
+from headwater.ports import pause
 
 T = TypeVar("T")
 
@@ -61,48 +60,18 @@ class CommitConflict(Exception):
         self.paths = paths
 
 
-class Table(Protocol):
-    """Thread-safe; calls block. All raise StoreUnavailable, StoreRefused or LakeDamaged."""
-
-    def commit(self, adds: Sequence[NewFile], removes: Sequence[str], now_ms: int, data_change: bool = True) -> int:
-        """Adds and removes files in one step, and returns a version that shows it, durable.
-
-        Made at most once: a change that the table shows already is not made again. Raises CommitConflict; after
-        StoreUnavailable the outcome is unknown, and the same call may be repeated until it is known. `data_change` is
-        False when the same rows only move to other files.
-        """
-        ...
-
-    def files(self) -> dict[str, FileInfo]:
-        """Every file of the newest version, by path. Costs time and memory in step with their number."""
-        ...
-
-    def contains(self, paths: Iterable[str]) -> set[str]:
-        """Those of the paths that are in the newest version."""
-        ...
-
-    def newest(self) -> int:
-        """The number of the newest version."""
-        ...
-
-    def cut_log(self, below: int) -> None:
-        """On return the log holds nothing of versions before that one, nor of commits that were never made."""
-        ...
-
-
-def open_table(store: ObjectStore) -> Table:
-    return MemoryTable() if isinstance(store, MemoryStore) else LakeTable(store)
-
-
 class LakeTable:
-    """Opens the table in the store, or creates it. Raises StoreRefused for one that is not a lake of ours."""
+    """Opens the table in the store, or creates it. Raises StoreRefused for one that is not a lake of ours.
+
+    Thread-safe; calls block. All raise StoreUnavailable, StoreRefused or LakeDamaged.
+    """
 
     def __init__(
         self,
         store: ObjectStore,
         checkpoint_every_count: int = CHECKPOINT_EVERY_COUNT,
         log_kept_hours: int = LOG_KEPT_HOURS,
-        sleep: Callable[[float], None] = time.sleep,
+        sleep: Callable[[float], None] = pause,
         chance: Callable[[], float] = random.random,
     ) -> None:
         self.tidy_failure: str | None = None
@@ -125,6 +94,12 @@ class LakeTable:
         return self._table.version()
 
     def commit(self, adds: Sequence[NewFile], removes: Sequence[str], now_ms: int, data_change: bool = True) -> int:
+        """Adds and removes files in one step, and returns a version that shows it, durable.
+
+        Made at most once: a change that the table shows already is not made again. Raises CommitConflict; after
+        StoreUnavailable the outcome is unknown, and the same call may be repeated until it is known. `data_change` is
+        False when the same rows only move to other files.
+        """
         with self._lock:
             outages_count = 0
             for attempt in range(ATTEMPTS_MAX):
@@ -147,16 +122,14 @@ class LakeTable:
             raise StoreUnavailable(f"{self._store.uri}: {ATTEMPTS_MAX} commits in a row were lost to others")
 
     def files(self) -> dict[str, FileInfo]:
-        table = self._listed()
-        columns = {name: table[name].to_pylist() if name in table.column_names else None for name in _LISTED}
-        absent = [None] * len(table)
-        rows = zip(*(columns[name] or absent for name in _LISTED), strict=True)
-        return {
-            path: FileInfo(path, size_bytes, modified_ms, rows_count, group, low, high)
-            for path, size_bytes, modified_ms, rows_count, group, low, high in rows
-        }
+        """Every file of the newest version, by path. Costs time and memory in step with their number."""
+        with self._lock:
+            self._attempting(self._refresh)
+            listed = pa.table(self._table.get_add_actions(flatten=True))
+        return listed_files(listed)
 
     def contains(self, paths: Iterable[str]) -> set[str]:
+        """Those of the paths that are in the newest version."""
         with self._lock:
             self._attempting(self._refresh)
             return set(self._present(list(paths)))
@@ -168,11 +141,13 @@ class LakeTable:
             self._attempting(self._checkpoint)
 
     def newest(self) -> int:
+        """The number of the newest version."""
         with self._lock:
             self._attempting(self._refresh)
             return self._table.version()
 
     def cut_log(self, below: int) -> None:
+        """On return the log holds nothing of versions before that one, nor of commits that were never made."""
         with self._lock:
             self._attempting(self._refresh)
             self._attempting(lambda: self._cut_log(min(below, self._table.version())))
@@ -234,15 +209,10 @@ class LakeTable:
         found = listed.filter(pc.is_in(listed["path"], value_set=pa.array(paths, pa.string())))
         return dict(zip(found["path"].to_pylist(), found["size_bytes"].to_pylist(), strict=True))
 
-    def _listed(self) -> pa.Table:
-        with self._lock:
-            self._attempting(self._refresh)
-            return pa.table(self._table.get_add_actions(flatten=True))
-
     # ---- keeping the log short ----------------------------------------------------------------------------------
 
     def _tidy(self) -> None:
-        """A checkpoint at every so-manieth version, by whoever made it; opens the table anew as often."""
+        """Writes a checkpoint after every `checkpoint_every_count` versions, and opens the table anew as often."""
         version = self._table.version()
         if version % self._every_count and version - self._opened_at < self._every_count:
             return
@@ -349,7 +319,6 @@ class LakeTable:
 
 
 _NEWEST = 1 << 62
-_LISTED = ("path", "size_bytes", "modification_time", "num_records", "min.group", "min.position", "max.position")
 
 
 def _version(key: str) -> int:
@@ -387,45 +356,3 @@ def _check(table: DeltaTable, store: ObjectStore) -> None:
             f"the table at {store.uri} is not a lake: its columns {', '.join(wrong)} are missing or of another type; "
             "name another place"
         )
-
-
-class MemoryTable:
-    """The table of a node that keeps nothing: a dictionary."""
-
-    def __init__(self) -> None:
-        self._files: dict[str, FileInfo] = {}
-        self._version = 0
-        self._lock = threading.Lock()
-
-    def commit(self, adds: Sequence[NewFile], removes: Sequence[str], now_ms: int, data_change: bool = True) -> int:
-        with self._lock:
-            missing = [path for path in removes if path not in self._files]
-            if all(file.path in self._files for file in adds) and len(missing) == len(removes):
-                return self._version
-            if missing:
-                raise CommitConflict(missing)
-            for path in removes:
-                del self._files[path]
-            self._files |= {file.path: _info(file, now_ms) for file in adds}
-            self._version += 1
-            return self._version
-
-    def files(self) -> dict[str, FileInfo]:
-        with self._lock:
-            return dict(self._files)
-
-    def contains(self, paths: Iterable[str]) -> set[str]:
-        with self._lock:
-            return {path for path in paths if path in self._files}
-
-    def newest(self) -> int:
-        return self._version
-
-    def cut_log(self, below: int) -> None:
-        """There is none."""
-
-
-def _info(file: NewFile, now_ms: int) -> FileInfo:
-    known = msgspec.json.decode(file.statistics)
-    low, high = known["minValues"], known["maxValues"]
-    return FileInfo(file.path, file.size_bytes, now_ms, file.row_count, low["group"], low["position"], high["position"])

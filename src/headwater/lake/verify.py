@@ -22,6 +22,8 @@ from headwater.lake.layout import FileInfo
 from headwater.lake.names import DATA, SNAPSHOTS
 from headwater.lake.reader import Reader
 from headwater.lake.store import ObjectStore, StoreError
+from headwater.model import extent_rules
+from headwater.model.extent_rules import Fault, Part
 from headwater.model.extents import Extent
 from headwater.model.row import StreamRow
 
@@ -144,43 +146,36 @@ def _needs(rows: Iterable[StreamRow]) -> dict[int, int]:
 def _check_stream(
     report: Report, row: StreamRow, extents: Iterable[Extent], need: int | None, used: dict[str, int]
 ) -> None:
-    fork_at = 0 if row.forked is None else row.forked.at
-    first = max(fork_at, row.earliest if need is None else min(row.earliest, need))
+    first = extent_rules.first_needed(row.earliest, need, 0 if row.forked is None else row.forked.at)
     last: Extent | None = None
+    last_part: Part | None = None
+
+    def tell(faults: Iterable[Fault]) -> None:
+        for kind, what in faults:
+            report.find(kind, row.key, what)
+
     for extent in extents:
         report.extents += 1
         report.rows += extent.row_count
         report.bytes += extent.end - extent.start
         used[extent.file] = used.get(extent.file, 0) + extent.row_count
-        if extent.end < extent.start or extent.row_count <= 0:
-            report.find("extent", row.key, f"an extent from {extent.start} to {extent.end} of {extent.row_count} rows")
-        if last is None:
-            if extent.start > first and first < row.cold_end:
-                report.find("gap", row.key, f"nothing holds its records from {first} to {extent.start}")
-            if extent.start == row.earliest and extent.seq_start != row.first_seq:
-                why = f"its first record is number {row.first_seq}, its first extent begins with {extent.seq_start}"
-                report.find("seq", row.key, why)
+        part = Part(extent.start, extent.end, extent.seq_start, extent.row_count)
+        tell(extent_rules.shape(part))
+        if last is None or last_part is None:
+            tell(extent_rules.beginning(part, first, row.cold_end, row.earliest, row.first_seq))
         else:
-            _check_joint(report, row.key, last, extent)
-        last = extent
-    end = first if last is None else last.end
-    if end < row.cold_end:
-        report.find("gap", row.key, f"its records settled up to {row.cold_end}, but extents end at {end}")
-    elif last is not None and end > row.cold_end:
+            tell(extent_rules.joint(last_part, part))
+            _check_ids(report, row.key, last, extent)
+        last, last_part = extent, part
+    end = first if last_part is None else last_part.end
+    tell(extent_rules.ending(end, row.cold_end))
+    if last_part is not None and end > row.cold_end:
         report.find("extent", row.key, f"extents reach to {end}, but its records settled up to {row.cold_end}")
-    if last is not None and end == row.tail and last.seq_start + last.row_count != row.count:
-        why = f"it has {row.count} records, its extents end with {last.seq_start + last.row_count}"
-        report.find("seq", row.key, why)
+    if last_part is not None and end == row.tail:
+        tell(extent_rules.counted(last_part, row.count))
 
 
-def _check_joint(report: Report, key: str, last: Extent, extent: Extent) -> None:
-    if extent.start < last.end:
-        report.find("overlap", key, f"two extents hold its records from {extent.start} to {last.end}")
-    elif extent.start > last.end:
-        report.find("gap", key, f"nothing holds its records from {last.end} to {extent.start}")
-    elif extent.seq_start != last.seq_start + last.row_count:
-        why = f"record {last.seq_start + last.row_count} should begin at {extent.start}, not {extent.seq_start}"
-        report.find("seq", key, why)
+def _check_ids(report: Report, key: str, last: Extent, extent: Extent) -> None:
     if (extent.ms, extent.n) <= (last.ms, last.n):
         report.find("id", key, f"the id at {extent.start} is not greater than the one at {last.start}")
     # The records of one event have one position, and may lie in two extents.

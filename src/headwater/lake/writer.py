@@ -8,7 +8,6 @@ for longer than a slice of `SLICE_COUNT` runs or one row group's rows takes. Arr
 
 from __future__ import annotations
 
-import time
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -20,11 +19,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from headwater.lake.columns import BREATH_S, SLICE_COUNT, Strings, numbers
+from headwater.lake.columns import SLICE_COUNT, Strings, numbers
 from headwater.lake.layout import PRUNED_BY, SCHEMA, NewFile, statistics
 from headwater.lake.names import data_key
 from headwater.lake.store import Data
 from headwater.model.extents import Extent, Run
+from headwater.ports import breathe
 
 ROWS_PER_GROUP = 4_096
 BYTES_PER_GROUP = 2 << 20
@@ -150,7 +150,7 @@ def _sorted(runs: list[Run]) -> tuple[list[Run], pa.Table]:
         seqs.extend([run.seq_start for run in some])
         lowest.extend([run.positions[0] for run in some])
         highest.extend([run.positions[-1] for run in some])
-        time.sleep(BREATH_S)
+        breathe()
     facts = {
         "bucket": buckets.array(),
         "stream": streams.array(),
@@ -245,7 +245,7 @@ def _rows(
         size += end - begin
         row += count
         if number % SLICE_COUNT == 0:
-            time.sleep(BREATH_S)
+            breathe()
     value_ends = array("i", accumulate(map(len, payloads), initial=0))
     if value_ends[-1] != size or len(payloads) != row or not len(ms) == len(n) == len(positions) == row:
         raise ValueError("the columns of a run disagree")

@@ -21,13 +21,12 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from time import monotonic
 
 from headwater.log import entries, frames
 from headwater.log.wal_copy import WalCopy
 from headwater.log.wal_recovery import TORN, list_files, read_file
 from headwater.model.events import Event
-from headwater.ports import BROKEN, LogFailure
+from headwater.ports import BROKEN, SYSTEM_CLOCK, Clock, LogFailure
 
 _SLAB_BYTES = 4 << 20
 _ZEROS = bytes(1 << 20)
@@ -51,7 +50,8 @@ class _Batch:
 
 
 class Wal:
-    def __init__(self, directory: Path, file_bytes: int, sync_tick_ms: int) -> None:
+    def __init__(self, directory: Path, file_bytes: int, sync_tick_ms: int, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._now_s = clock.monotonic_s
         self._directory = directory
         self._file_bytes = file_bytes
         self._sync_tick_s = sync_tick_ms / 1000
@@ -238,7 +238,7 @@ class Wal:
         due_s: float | None = None  # when what is written but not synced has to be
         while True:
             try:
-                batch = take() if due_s is None else take(timeout=max(0.0, due_s - monotonic()))
+                batch = take() if due_s is None else take(timeout=max(0.0, due_s - self._now_s()))
             except Empty:
                 due_s = None
                 self._guard(self._sync)
@@ -263,8 +263,8 @@ class Wal:
             if self.synced >= self.written:
                 due_s = None
             elif due_s is None:
-                due_s = monotonic() + self._sync_tick_s
-            elif due_s <= monotonic():
+                due_s = self._now_s() + self._sync_tick_s
+            elif due_s <= self._now_s():
                 # The queue was never empty for long enough: the tick comes all the same.
                 due_s = None
                 self._guard(self._sync)
@@ -355,7 +355,7 @@ class Wal:
             try:
                 job()
             except OSError:
-                # Only comfort is lost (slower syncs, a file deleted later); the writer meets the same disk itself.
+                # Not fatal: syncs get slower, or a file is deleted later. A broken disk fails the writer as well.
                 continue
 
     def _remove_below(self, head: int) -> None:

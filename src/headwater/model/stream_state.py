@@ -24,42 +24,15 @@ class Stream:
     """The decided state of one stream: the fold of its events. `position` is the log position it is true for."""
 
     __slots__ = (
-        "children",
-        "closed",
-        "closed_by",
-        "cold_end",
-        "cold_position",
-        "content_type",
-        "count",
-        "created_ms",
+        *StreamRow.__struct_fields__,
         "deadline_ms",
-        "durability",
-        "earliest",
-        "expires_ms",
-        "first_seq",
         "fork_at",
-        "forked",
         "is_json",
-        "key",
-        "last_ms",
-        "last_n",
-        "last_write_ms",
-        "lost_at",
-        "lost_position",
         "media",
         "parent",
-        "position",
-        "producers",
-        "retention",
-        "sid",
-        "snapshot",
-        "soft_deleted",
-        "stream_seq",
-        "tail",
         "timeline",
-        "touched_ms",
-        "ttl_ms",
     )
+    # `__init__` and `row` name every field of the row again, for their types; a test holds them together.
 
     def __init__(self, row: StreamRow) -> None:
         self.key = row.key

@@ -21,6 +21,8 @@ import pyarrow.compute as pc
 from headwater.lake.names import SNAPSHOTS, data_group, snapshot_owner
 from headwater.lake.store import LakeDamaged, ObjectMissing
 from headwater.lake.writer import in_order
+from headwater.model import extent_rules
+from headwater.model.extent_rules import Fault, Part
 from headwater.spark.lake_file import LakeFile, extents_of, live_mask, spans
 from headwater.spark.lake_place import Place
 from headwater.spark.node import Node
@@ -339,6 +341,10 @@ class _Line(NamedTuple):
     what: str
 
 
+def _part(line: _Line) -> Part:
+    return Part(line.start, line.end, line.seq, line.rows)
+
+
 class _Stream:
     """One incarnation, line by line. What is settled since the catalog was asked is no finding."""
 
@@ -370,29 +376,18 @@ class _Stream:
         if row is None:
             self._ownerless += 1
             return
-        if line.end < line.start or line.rows <= 0:
-            self._find("extent", f"an extent from {line.start} to {line.end} of {line.rows} rows", line)
+        part = _part(line)
+        self._tell(extent_rules.shape(part), line)
         if line.name is not None and line.name != row.name:
             self._find("name", f"rows of it are named {line.name}", line)
         if last is not None:
             self._joint(last, line)
             return
-        first = self._first(row)
-        if line.start > first and first < row.cold_end:
-            self._find("gap", f"nothing holds its records from {first} to {line.start}", line)
-        if line.start == row.earliest and line.seq != row.first_seq:
-            self._find(
-                "seq", f"its first record is number {row.first_seq}, its first extent begins with {line.seq}", line
-            )
+        faults = extent_rules.beginning(part, self._first(row), row.cold_end, row.earliest, row.first_seq)
+        self._tell(faults, line)
 
     def _joint(self, last: _Line, line: _Line) -> None:
-        if line.start < last.end:
-            self._find("overlap", f"two extents hold its records from {line.start} to {last.end}", last, line)
-        elif line.start > last.end:
-            self._find("gap", f"nothing holds its records from {last.end} to {line.start}", last, line)
-        elif line.seq != last.seq + last.rows:
-            what = f"record {last.seq + last.rows} should begin at {line.start}, not {line.seq}"
-            self._find("seq", what, last, line)
+        self._tell(extent_rules.joint(_part(last), _part(line)), last, line)
         if None not in (line.ms, last.last_ms) and (line.ms, line.n) <= (last.last_ms, last.last_n):
             self._find("id", f"the id at {line.start} is not greater than the one before it", last, line)
 
@@ -404,19 +399,19 @@ class _Stream:
                 self._counts.find("extent", f"stream {self.incarnation}", what, last.file, self.incarnation)
             return
         end = self._first(row) if last is None else last.end
-        if end < row.cold_end:
-            self._find(
-                "gap", f"its records settled up to {row.cold_end}, but extents end at {end}", *([last] if last else [])
-            )
-        if last is not None and row.cold_end == row.tail == last.end and last.seq + last.rows != row.total:
-            self._find("seq", f"it has {row.total} records, its extents end with {last.seq + last.rows}", last)
+        self._tell(extent_rules.ending(end, row.cold_end), *([last] if last else []))
+        if last is not None and row.cold_end == row.tail == last.end:
+            self._tell(extent_rules.counted(_part(last), row.total), last)
         # A fork shares the snapshot of its source, under its source's name.
         if row.snapshot_offset is not None and row.fork_at is None and row.snapshot_offset not in self._blobs:
             self._find("snapshot", f"its snapshot at {row.snapshot_offset} is missing from the store")
 
     def _first(self, row: _Line) -> int:
-        first = row.earliest if self._need is None else min(row.earliest, self._need)
-        return max(row.fork_at or 0, first)
+        return extent_rules.first_needed(row.earliest, self._need, row.fork_at or 0)
+
+    def _tell(self, faults: Iterable[Fault], *about: _Line) -> None:
+        for kind, what in faults:
+            self._find(kind, what, *about)
 
     def _find(self, kind: str, what: str, *about: _Line) -> None:
         name = f"stream {self.incarnation}" if self._row is None else self._row.name

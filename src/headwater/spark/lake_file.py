@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from headwater.lake.arrow_file import PyFile
+from headwater.lake.arrow_file import PyFile, open_parquet
 from headwater.lake.layout import SCHEMA
 from headwater.lake.names import data_group
 from headwater.lake.store import Data, LakeDamaged, ObjectStore, StoreError
@@ -65,9 +65,7 @@ class LakeFile:
         self.size_bytes = self._object.size()
 
         def opened() -> pq.ParquetFile:
-            return pq.ParquetFile(
-                pa.PythonFile(self._object, mode="r"), page_checksum_verification=True, pre_buffer=True
-            )
+            return open_parquet(self._object, ahead=True)
 
         self._file = self._checked(opened)
         self.footer: Any = self._file.metadata

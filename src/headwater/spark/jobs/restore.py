@@ -242,11 +242,11 @@ def _rebuild_table(
     spark: SparkSession, place: Place, store: ObjectStore, manifest: Manifest, progress: Progress
 ) -> int:
     """The Delta table over the files that hold records; returns how many rows it has."""
-    from headwater.lake.table import open_table
+    from headwater.lake.table import LakeTable
 
     if not manifest.table:
         return 0
-    table = open_table(store)
+    table = LakeTable(store)
     files = _described(spark, place, manifest.table)
     for at in range(0, len(files), COMMIT_FILES):
         table.commit(files[at : at + COMMIT_FILES], [], time.time_ns() // 1_000_000)

@@ -128,7 +128,7 @@ class LakeCalls:
         """Takes a checkpoint; what is told of every file that holds settled records. `told` runs in a thread."""
         flusher = _kept(owned.flusher)
         await flusher.follow()
-        async with flusher.relocating:  # between catalog and table of a swap they say different things
+        async with owned.group.locks.relocating:  # between catalog and table of a swap they say different things
             # Before the checkpoint: what is settled by now is in the catalog after it.
             position = owned.group.lake_position()
             await _checkpoint(owned.group)

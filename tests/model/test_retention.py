@@ -1,0 +1,133 @@
+"""Retention: what a policy lets go of, beside a model that looks at every record; and whole ranges in the lake."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headwater.model.commands import Durability, Retention
+from headwater.model.events import Appended, Created, Forked
+from headwater.model.extents import Extent
+from headwater.model.retention import Oldest, beyond, cut, settled
+from headwater.model.stream_state import Stream, born, evolve
+
+Records = list[tuple[int, int]]
+"""Size and time of each."""
+
+
+def stream(policy: Retention | None, records: Records = (), forked: Forked | None = None, sid: int = 1) -> Stream:  # type: ignore[assignment]
+    created = Created(f"b/{sid}", sid, "text/plain", 0, Durability.FSYNC, [], retention=policy, forked=forked)
+    made = Stream(born(created, 1))
+    for number, (size, ms) in enumerate(records):
+        end = made.tail + size
+        evolve(made, Appended(sid, made.tail, end, ms, ms, number, [b"x" * size], False, None, None), 10 + number)
+    return made
+
+
+def slow_cut(policy: Retention, records: Records, shown: int, now_ms: int, earliest: int) -> int | None:
+    ends = [sum(size for size, _ in records[: count + 1]) for count in range(len(records))]
+    visible = ends[shown - 1] if shown else 0
+    gone = 0
+    while gone < shown:
+        _, ms = records[gone]
+        left_bytes = visible - (ends[gone - 1] if gone else 0)
+        too_many = policy.records is not None and shown - gone > policy.records
+        too_large = policy.bytes is not None and left_bytes > policy.bytes and gone < shown - 1
+        too_old = policy.age_ms is not None and ms < now_ms - policy.age_ms
+        if not (too_many or too_large or too_old):
+            break
+        gone += 1
+    offset = ends[gone - 1] if gone else 0
+    return offset if gone and offset > earliest else None
+
+
+policies = st.builds(
+    Retention,
+    age_ms=st.none() | st.integers(0, 60),
+    bytes=st.none() | st.integers(0, 40),
+    records=st.none() | st.integers(1, 8),
+)
+
+
+@given(policies, st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9)), max_size=12), st.data())
+def test_a_policy_lets_go_of_what_a_walk_over_all_records_would(policy, sizes_and_steps, data) -> None:
+    ms = 0
+    records: Records = []
+    for size, step in sizes_and_steps:
+        ms += step
+        records.append((size, ms))
+    shown = data.draw(st.integers(0, len(records)))
+    now_ms = data.draw(st.integers(ms, ms + 80))
+    held = stream(policy, records)
+    visible = sum(size for size, _ in records[:shown])
+    assert cut(held, visible, now_ms) == slow_cut(policy, records, shown, now_ms, held.earliest)
+
+
+def test_without_a_policy_or_records_all_of_it_stays() -> None:
+    assert cut(stream(None, [(5, 0)]), 5, 1_000) is None
+    assert cut(stream(Retention(age_ms=1)), 0, 1_000) is None
+
+
+def test_what_was_let_go_of_already_is_not_let_go_of_again() -> None:
+    one = stream(Retention(records=1), [(5, 0), (5, 0)])
+    assert cut(one, 10, 0) == 5
+    one.earliest = 5
+    assert cut(one, 10, 0) is None
+
+
+def test_records_that_nobody_sees_yet_stay_and_count_for_nothing() -> None:
+    one = stream(Retention(records=1), [(5, 0), (5, 0), (5, 0)])
+    assert cut(one, 0, 0) is None and cut(one, 5, 0) is None and cut(one, 10, 0) == 5
+
+
+def test_the_newest_record_stays_even_when_it_is_larger_than_the_bound() -> None:
+    assert cut(stream(Retention(bytes=3), [(2, 0), (9, 0)]), 11, 0) == 2
+
+
+# ---- settled ranges -----------------------------------------------------------------------------------------------
+
+
+def oldest(end: int = 10, seq_end: int = 2, newest_ms: int = 50) -> Oldest:
+    return Oldest(0, end, seq_end, newest_ms, 7)
+
+
+@pytest.mark.parametrize(
+    ("policy", "goes"),
+    [
+        (Retention(records=2), True),
+        (Retention(records=3), False),
+        (Retention(bytes=10), True),
+        (Retention(bytes=11), False),
+        (Retention(age_ms=49), True),
+        (Retention(age_ms=50), False),
+        (Retention(bytes=11, age_ms=49), True),
+        (Retention(), False),
+        (None, False),
+    ],
+)
+def test_a_settled_range_goes_when_one_bound_keeps_nothing_of_it(policy: Retention | None, goes: bool) -> None:
+    one = stream(policy, [(5, 50)] * 4)
+    assert beyond(oldest(), one, 20, 100) is goes
+
+
+def test_a_settled_range_that_is_not_visible_as_a_whole_stays() -> None:
+    assert beyond(oldest(end=10), stream(Retention(age_ms=1), [(5, 0)] * 4), 9, 1_000) is False
+
+
+def extent(start: int, end: int, seq: int, count: int, ms: int, position: int) -> Extent:
+    return Extent(1, start, end, seq, ms, 0, "f", 0, 0, count, position)
+
+
+def test_ranges_come_oldest_first_and_each_is_as_new_as_what_follows_it() -> None:
+    one = stream(Retention(records=1), [(30, 90)])
+    found = settled(one, one, [extent(0, 10, 0, 2, 5, 3), extent(10, 20, 2, 1, 40, 4)])
+    assert found == [Oldest(0, 10, 2, 40, 3), Oldest(0, 20, 3, 90, 4)]
+
+
+def test_a_fork_sees_its_sources_ranges_up_to_where_it_left() -> None:
+    source = stream(None, [(30, 90)])
+    fork = stream(Retention(records=1), forked=Forked(1, 15, 3, 60, 0, None, 0), sid=2)
+    fork.parent = source
+    ranges = [extent(0, 10, 0, 2, 5, 3), extent(10, 20, 2, 2, 40, 4), extent(20, 30, 4, 1, 70, 5)]
+    assert settled(fork, source, ranges) == [Oldest(0, 10, 2, 40, 0), Oldest(0, 15, 3, 70, 0)]
