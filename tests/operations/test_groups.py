@@ -278,7 +278,7 @@ def test_an_erased_name_is_in_the_files_of_no_group(tmp_path: Path, members: int
         process = node.processes[0]
         for number in range(2):
             key = node.key(number, bucket="secretly")
-            node.processes[-1].subscribed[key] = ["watcher"]
+            node.processes[0].subscribed[key] = ["watcher"]
             await node.write(key, b"x")
             await node.write(node.key(1 - number), b"stays")
             await node.delete(key)
