@@ -100,20 +100,25 @@ class Worker:
     def __init__(self, order: Order, fds: Sequence[int], command: Sequence[str]) -> None:
         self._order = order
         self._fds = tuple(fds)
-        self._command = tuple(command)
+        # The number tells people which process this is.
+        self._command = (*command, str(order.member))
         self._process: asyncio.subprocess.Process | None = None
-        self._stopping = False
+        self._stopping = asyncio.Event()
         self.starts_count = 0
 
     async def start(self) -> bool:
-        """Starts the process; True when it is ready, False when it ended before it was."""
+        """Starts the process; True when it is ready, False when it ended before it was, or there can be none."""
         self.starts_count += 1
-        self._process = process = await asyncio.create_subprocess_exec(
-            *self._command,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            pass_fds=self._fds,
-        )
+        pipe = asyncio.subprocess.PIPE
+        try:
+            self._process = process = await asyncio.create_subprocess_exec(
+                *self._command, stdin=pipe, stdout=pipe, pass_fds=self._fds
+            )
+        except OSError as error:
+            log.error("a worker cannot be started", worker=self._order.member, reason=str(error))
+            return False
+        if self._stopping.is_set():
+            self._signal(signal.SIGTERM)  # it was not there yet when the others were told
         if process.stdin is None or process.stdout is None:
             raise RuntimeError("a worker has no standard input or output")
         with suppress(ConnectionError):
@@ -122,34 +127,41 @@ class Worker:
         return await process.stdout.readline() == b"ready\n"
 
     async def keep(self) -> None:
-        """Waits for the process to end and starts it again, until it is stopped."""
+        """Waits for the process to end and starts it again, until it is stopped and has ended."""
         wait_s = BACKOFF_S_MIN
         loop = asyncio.get_running_loop()
-        while not self._stopping and self._process is not None:
+        while self._process is not None:
             began_s = loop.time()
             code = await self._process.wait()
-            if self._stopping:
+            if self._stopping.is_set():
                 return
             if loop.time() - began_s > STEADY_S:
                 wait_s = BACKOFF_S_MIN
             log.error("a worker died and is started again", worker=self._order.member, exit=code, seconds=wait_s)
-            await asyncio.sleep(wait_s)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), wait_s)
+                return
             wait_s = min(BACKOFF_S_MAX, wait_s * 2)
-            if not self._stopping and await self.start():
+            if await self.start() and not self._stopping.is_set():
                 log.info("the worker serves again", worker=self._order.member)
 
+    def expect_end(self) -> None:
+        """It is not started again from now on."""
+        self._stopping.set()
+
     def terminate(self) -> None:
-        self._stopping = True
+        self.expect_end()
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        self._stopping = True
+        self.expect_end()
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: int) -> None:
         if self._process is not None and self._process.returncode is None:
+            # Not `send_signal`: it looks for the end of the process first, and nobody else is told of that then.
             with suppress(ProcessLookupError):
-                self._process.send_signal(number)
+                os.kill(self._process.pid, number)
 
     async def ended(self) -> int | None:
         return None if self._process is None else await self._process.wait()
@@ -166,32 +178,51 @@ async def supervise(
     workers = [Worker(order, fds, command) for order in orders]
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        for worker in workers:
+            worker.expect_end()  # at once: a signal to the whole process group may end them before they are told
+        stopping.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
-    starting: asyncio.Future[list[bool]] = asyncio.gather(*(worker.start() for worker in workers))
-    stopped: asyncio.Future[Any] = loop.create_task(stopping.wait())
-    await asyncio.wait((starting, stopped), return_when=asyncio.FIRST_COMPLETED)
+        loop.add_signal_handler(number, stop)
+    stopped = loop.create_task(stopping.wait())
+    starting = [loop.create_task(worker.start()) for worker in workers]
+    keeping: list[asyncio.Task[None]] = []
     code = EXIT_OK
-    keepers: list[asyncio.Task[None]] = []
-    if starting.done() and all(starting.result()):
-        keepers = [loop.create_task(worker.keep()) for worker in workers]
+    if await _all_ready(starting, stopped):
+        keeping = [loop.create_task(worker.keep()) for worker in workers]
         ready()
-        await stopping.wait()
-    elif starting.done():
+        await stopped
+    elif not stopping.is_set():
         code = EXIT_FAILED  # whoever could not start has said why
+    stopped.cancel()
     for worker in workers:
         worker.terminate()
-    everyone = asyncio.gather(*(worker.ended() for worker in workers))
+    ended = loop.create_task(_ended(workers, (*starting, *keeping)))
     try:
-        await asyncio.wait_for(asyncio.shield(everyone), grace_s + KILL_AFTER_S)
+        await asyncio.wait_for(asyncio.shield(ended), grace_s + KILL_AFTER_S)
     except TimeoutError:
         for worker in workers:
             worker.kill()
-        await everyone
-    for task in [*keepers, stopped]:
-        task.cancel()
-    await asyncio.gather(*keepers, stopped, return_exceptions=True)
+        await ended
     return code
+
+
+async def _all_ready(starting: Sequence[asyncio.Task[bool]], stopped: asyncio.Task[Any]) -> bool:
+    """False as soon as one of them cannot start, or they are to stop."""
+    left: set[asyncio.Task[Any]] = {*starting, stopped}
+    while len(left) > 1:
+        done, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
+        if stopped in done or not all(task.result() for task in done):
+            return False
+    return True
+
+
+async def _ended(workers: Sequence[Worker], tasks: Sequence[asyncio.Task[Any]]) -> None:
+    """Returns when no process is left, nor one about to be started."""
+    await asyncio.gather(*tasks)
+    await asyncio.gather(*(worker.ended() for worker in workers))
 
 
 class SocketDirectory:
