@@ -16,10 +16,8 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main() -> int:
-    # The parent hears a Ctrl-C as well, and tells its workers when to stop.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     _die_with_parent()
-    # Imported after that: it takes a while, in which a Ctrl-C or the parent's end may come.
+    # Imported after that: it takes a while, in which the parent may end.
     import msgspec
 
     from headwater.app import serve_worker

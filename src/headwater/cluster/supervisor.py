@@ -110,6 +110,9 @@ class Worker:
         """Starts the process; True when it is ready, False when it ended before it was, or there can be none."""
         self.starts_count += 1
         pipe = asyncio.subprocess.PIPE
+        # A Ctrl-C reaches the whole process group, and it is for the parent to tell the workers when to stop. What is
+        # blocked here is blocked in the new process from its first instruction on.
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
         try:
             self._process = process = await asyncio.create_subprocess_exec(
                 *self._command, stdin=pipe, stdout=pipe, pass_fds=self._fds
@@ -117,6 +120,8 @@ class Worker:
         except OSError as error:
             log.error("a worker cannot be started", worker=self._order.member, reason=str(error))
             return False
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT,))
         if self._stopping.is_set():
             self._signal(signal.SIGTERM)  # it was not there yet when the others were told
         if process.stdin is None or process.stdout is None:
