@@ -11,10 +11,12 @@ locked until the last of them has ended.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import shutil
 import signal
 import socket
+import stat
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -30,6 +32,8 @@ STEADY_S = 10.0
 """A worker that lived this long begins with the shortest wait again when it dies."""
 KILL_AFTER_S = 15.0
 """Beyond the grace of open requests: what has not ended by then is killed."""
+
+_PREFIX, _LOCK = "headwater-", "lock"
 
 log = structlog.get_logger("headwater.supervisor")
 
@@ -233,13 +237,33 @@ async def _ended(workers: Sequence[Worker], tasks: Sequence[asyncio.Task[Any]]) 
 class SocketDirectory:
     """A directory for the members' sockets that only this user may enter; gone with `close`.
 
-    Not below the data directory: the path of a Unix socket is 107 bytes at most.
+    Not below the data directory: the path of a Unix socket is 107 bytes at most. One that a killed parent left behind
+    is removed by the next that starts.
     """
 
     def __init__(self) -> None:
         base = os.environ.get("XDG_RUNTIME_DIR")
         usable = base is not None and len(base) < 60 and os.access(base, os.W_OK)
-        self.path = Path(tempfile.mkdtemp(prefix="headwater-", dir=base if usable else None))
+        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base if usable else None))
+        # Locked before it has its name: whoever finds it free knows that its parent is gone.
+        draft = self.path / "lock.part"
+        self._lock = draft.open("wb")
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        draft.rename(self.path / _LOCK)
+        _remove_left_behind(self.path.parent)
 
     def close(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
+        self._lock.close()
+
+
+def _remove_left_behind(base: Path) -> None:
+    for path in base.glob(f"{_PREFIX}*"):
+        try:
+            found = path.lstat()
+            if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid():
+                with (path / _LOCK).open("rb") as lock:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(path, ignore_errors=True)
+        except OSError:
+            continue  # in use, just being made, or none of ours
