@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from headwater.cluster.supervisor import SocketDirectory
+from headwater.cluster.supervisor import CannotListen, SocketDirectory, listen_shared, reserve
 
 WITHIN_S = 30.0
 WORKER = textwrap.dedent(
@@ -135,3 +135,16 @@ def test_directories_that_killed_parents_left_are_removed_and_others_are_not(mon
     assert all(path.is_dir() for path in (used.path, mine.path, being_made, other))
     used.close()
     mine.close()
+
+
+def test_an_address_that_is_reserved_is_shared_by_workers_and_with_nobody_else() -> None:
+    held, port = reserve("127.0.0.1", 0)
+    listening = [sock for _ in range(2) for sock in listen_shared("127.0.0.1", port, 16)]
+    with pytest.raises(CannotListen, match="in use"):
+        reserve("127.0.0.1", port)
+    for sock in listening:
+        sock.close()
+    # One of them was killed and is started again: the address is still had.
+    again = listen_shared("127.0.0.1", port, 16)
+    for sock in (*held, *again):
+        sock.close()

@@ -8,6 +8,7 @@ import os
 import random
 import signal
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -118,49 +119,38 @@ def test_a_worker_killed_many_times_loses_and_doubles_nothing(tmp_path: Path) ->
 
 
 def test_a_killed_parent_takes_its_workers_with_it_and_loses_nothing(tmp_path: Path) -> None:
-    with Node.started(tmp_path, flags=FLAGS) as node:
+    second = Node(tmp_path / "second", flags=FLAGS)
+    with Node.started(tmp_path / "first", flags=FLAGS) as node, ExitStack() as held:
+        held.callback(second.kill)
+        second.data_directory = node.data_directory
         writers = writers_of(node)
-        second = Node(tmp_path, flags=FLAGS)
-        second._starts = 100  # its output goes beside that of the first
-        with pytest.raises(NotReady) as refused:
-            second.start()
-        assert refused.value.exit_code == 1
-        assert "another node already serves" in refused.value.stderr
+        assert not is_let_in(second)
         old = workers(node)
         assert len(old) == WORKERS
-        for writer in writers:
-            writer.start()
-        all_get_on(writers)
-        os.kill(node.pid, signal.SIGKILL)
-        node.wait()
-
-        def starts() -> bool:
-            """Whoever comes too early is told that the directory is still in use, and nothing else."""
-            try:
-                second.start()
-            except NotReady as early:
-                assert early.exit_code == 1 and "another node already serves" in early.stderr, early
-                return False
-            return True
-
-        try:
-            until(starts, "a second node has the directory")
+        with writing(writers):
+            all_get_on(writers)
+            for writer in writers:
+                writer.port = None  # it may be another server's soon
+            os.kill(node.pid, signal.SIGKILL)
+            node.wait()
+            until(lambda: is_let_in(second), "a second node has the directory")
             assert not any(map(alive, old.values()))
             until(lambda: not left_of(node), "no process of the first node is left")
             for writer in writers:
-                writer._port = second.port
-            with second.connect() as connection:
-                assert connection.request("GET", "/readyz").status == 200
+                writer.port = second.port
             all_get_on(writers)
-            for writer in writers:
-                writer.stop()
-            for writer in writers:
-                writer.join(60)
-            assert [writer.broken for writer in writers if writer.broken] == []
-            check_records(read(second), writers)
-            assert second.terminate() == 0, second.output()
-        finally:
-            second.kill()
+        check_records(read(second), writers)
+        assert second.terminate() == 0, second.output()
+
+
+def is_let_in(node: Node) -> bool:
+    """Starts it; False when it is told that another one has the directory. It must be told nothing else."""
+    try:
+        node.start()
+    except NotReady as refused:
+        assert refused.exit_code == 1 and "another node already serves" in refused.stderr, refused
+        return False
+    return True
 
 
 # --- workers that cannot start ----------------------------------------------------------------------------------

@@ -127,7 +127,8 @@ class Writer(threading.Thread):
         self.broken: str | None = None
         """An answer that no server may give."""
         self.connection: Connection | None = None
-        self._port = node.port
+        self.port: int | None = node.port
+        """Where its next connection is made to; None while there is no server."""
         self._first = first
         self._stopping = threading.Event()
 
@@ -169,7 +170,7 @@ class Writer(threading.Thread):
 
     def _post(self, n: int) -> Response:
         if self.connection is None:
-            self.connection = Connection(HOST, self._port)
+            self.connection = Connection(HOST, until(lambda: self.port, "a server"))
             if self._first != self.stream:
                 self.connection.request("HEAD", path_of(self._first))
         headers = {**TEXT, "Producer-Id": self.name, "Producer-Epoch": "0", "Producer-Seq": str(n)}

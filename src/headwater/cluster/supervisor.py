@@ -61,9 +61,11 @@ def reserve(host: str, port: int) -> tuple[list[socket.socket], int]:
     held: list[socket.socket] = []
     try:
         for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-            sock = shared_socket(family, kind, protocol)
+            sock = _socket(family, kind, protocol)
             held.append(sock)
+            # Shared only once it is had: another node of the same user that listens there would share it as well.
             sock.bind((address[0], port, *address[2:]))
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             port = sock.getsockname()[1]
     except OSError as error:
         for sock in held:
@@ -90,9 +92,14 @@ def listen_shared(host: str, port: int, backlog: int) -> list[socket.socket]:
 
 def shared_socket(family: int, kind: int, protocol: int) -> socket.socket:
     """A socket whose address others of this machine's user may share."""
+    sock = _socket(family, kind, protocol)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    return sock
+
+
+def _socket(family: int, kind: int, protocol: int) -> socket.socket:
     sock = socket.socket(family, kind, protocol)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     if family == socket.AF_INET6:
         sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
     return sock
