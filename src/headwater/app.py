@@ -51,8 +51,7 @@ def serve(settings: Settings) -> int:
     log_lines.set_up(settings.log_level, settings.log_format)
     try:
         with ExitStack() as held:
-            groups_count, lock = _prepare(settings, held)
-            workers_count = _workers(settings, groups_count)
+            groups_count, workers_count, lock = _prepare(settings, held)
             if workers_count == 1:
                 alone = Members(0, 1, groups_count, Path())
                 run(lambda: _serve_alone(settings, alone), settings.profile)
@@ -124,20 +123,23 @@ async def _serve(
         await node.stop()
 
 
-def _prepare(settings: Settings, held: ExitStack) -> tuple[int, int | None]:
-    """The number of groups, and the descriptor that locks the data directory until `held` is closed."""
+def _prepare(settings: Settings, held: ExitStack) -> tuple[int, int, int | None]:
+    """The numbers of groups and workers, and the descriptor that locks the data directory until `held` is closed."""
     default = settings.workers_wanted or len(os.sched_getaffinity(0))
+    wanted = settings.groups_wanted or default
     if settings.memory:
-        return settings.groups_wanted or default, None
+        return wanted, _workers(settings, wanted), None
     data = DataDirectory(Path(settings.data))
     try:
         lock = held.enter_context(data.lock())
+        # Before anything is made or taken over: a refusal leaves the directory as it was.
+        workers_count = _workers(settings, data.groups() or wanted)
         groups_count = data.prepare(settings.groups_wanted, default)
     except DirectoryInUse:
         raise CannotStart(f"another node already serves {data.path}; stop it, or choose another --data") from None
     except DirectoryRefused as error:
         raise CannotStart(str(error)) from None
-    return groups_count, lock.fileno()
+    return groups_count, workers_count, lock.fileno()
 
 
 def _workers(settings: Settings, groups_count: int) -> int:

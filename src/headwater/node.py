@@ -126,6 +126,7 @@ class Node:
         self._http: HttpServer | None = None
         self._internal: HttpServer | None = None
         self._handover: Handover | None = None
+        self._forwarder = Forwarder(members)
         self._store_probe: StoreProbe | None = None
         self._s3p: S3pServer | None = None
         self._placing: ForkPlacement | None = None
@@ -164,6 +165,8 @@ class Node:
             self._s3p = S3pServer(settings, engine, members, self._placing)
             metrics.add(*readings.s3p_gauges(self._s3p))
         await self._open_to_members(routes, responder, bodies)
+        if self._handover is not None:
+            metrics.add(*readings.member_gauges(self._handover, self._forwarder))
         await self._listen(engine, http, s3p)
         return self._address
 
@@ -230,7 +233,7 @@ class Node:
         settings = self.settings
         directory = engine_buckets.Buckets(engine, engine.questions)
         placing = self._placing = ForkPlacement(engine) if engine.groups_count > 1 else None
-        elsewhere = None if placing is None else Elsewhere(engine, placing, Forwarder(self._members))
+        elsewhere = None if placing is None else Elsewhere(engine, placing, self._forwarder)
         buckets = Buckets(directory)
         snapshots = Snapshots(engine, blobs, settings, rng)
         batches = Batches(engine, directory, settings, placing)

@@ -11,18 +11,18 @@ import os
 import signal
 import sys
 
-import msgspec
-
-from headwater.app import EXIT_FAILED, serve_worker
-from headwater.cluster.supervisor import Order
-
+EXIT_FAILED = 1
 _PR_SET_PDEATHSIG = 1
 
 
 def main() -> int:
-    # The parent hears a Ctrl-C as well, and tells its workers when to stop.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     _die_with_parent()
+    # Imported after that: it takes a while, in which the parent may end.
+    import msgspec
+
+    from headwater.app import serve_worker
+    from headwater.cluster.supervisor import Order
+
     line = sys.stdin.buffer.readline()
     if not line:
         return EXIT_FAILED
