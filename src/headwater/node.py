@@ -81,15 +81,13 @@ from headwater.observe.health import Health
 from headwater.observe.metrics import Metrics
 from headwater.ports import BlobsUnavailable, Catalog, CatalogCopy, Log, SystemClock, SystemRng
 from headwater.security.name_hash import NameHash
+from headwater.setting_values import shown_address
+from headwater.start_refused import CannotStart
 from headwater.subscriptions.keys import Keys
 from headwater.subscriptions.manager import Manager
 from headwater.subscriptions.webhooks import WebhookClient
 
 log = structlog.get_logger("headwater")
-
-
-class CannotStart(Exception):
-    """Something outside has to change first; the message says what."""
 
 
 class _Catalog:
@@ -429,10 +427,6 @@ def _answer(calls: Calls, exchange: Exchange, rest: bytes, query: bytes) -> None
         exchange.reply(exchange.responder.full(status, headers, body, exchange.request.keep_alive))
 
     exchange.run(answer())
-
-
-def shown_address(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _describe(store: ObjectStore, counts: dict[int, dict[str, int]]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """One worker of a node: told who it is on standard input, ready on standard output, gone with its parent.
 
-Owns the end of this process when the parent ends. Never serves anything itself: `app.serve_worker` does.
+Owns the end of this process when the parent ends. Never serves anything itself: `process.serve_worker` does.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ def main() -> int:
     # Imported after that: it takes a while, in which the parent may end.
     import msgspec
 
-    from headwater.app import serve_worker
     from headwater.cluster.supervisor import Order
+    from headwater.process import serve_worker
 
     line = sys.stdin.buffer.readline()
     if not line:
