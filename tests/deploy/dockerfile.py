@@ -1,4 +1,4 @@
-"""Reads deploy/Dockerfile: its stages as instructions, for tests that do what it says without Docker.
+"""Reads deploy/Dockerfile: its stages as instructions, for tests that do what it says without Docker; and its settings.
 Knows only the forms that file uses; hadolint is the judge of everything else."""
 
 from __future__ import annotations
@@ -7,9 +7,13 @@ import json
 from pathlib import Path
 from typing import NamedTuple
 
+from headwater import config
+
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
 DOCKERFILE = DEPLOY / "Dockerfile"
+# What docs/guides/operating.md asks for.
+FILES_MAX = config.Settings().connections_max + config.Settings().s3p_connections_max + 256
 
 
 class Instruction(NamedTuple):
@@ -50,3 +54,7 @@ def copied_from_the_tree(stage: list[Instruction]) -> list[tuple[str, str]]:
     """Pairs of a path below the root of the repository and where it is put."""
     copies = [rest.split() for rest in all_of(stage, "COPY") if not rest.startswith("--from")]
     return [(source, words[-1]) for words in copies for source in words[:-1]]
+
+
+def container_settings() -> config.Settings:
+    return config.load({}, {}, DEPLOY / "container.toml")

@@ -1,4 +1,4 @@
-"""The Helm chart: rendered by helm, each object held against Kubernetes' own schemas, its settings read by the node's code.
+"""The Helm chart: rendered by helm, each object held against Kubernetes' schemas, its settings read by the node's code.
 Nothing is installed anywhere: helm gets no cluster."""
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ import pytest
 import yaml
 
 from headwater import __version__, config
-from tests.deploy.dockerfile import DEPLOY, one_of, stages, variables
-from tests.deploy.test_image_file import container_settings
+from tests.deploy.dockerfile import DEPLOY, container_settings, one_of, stages, variables
 from tests.deploy.tools import program, ran
 
 CHART = DEPLOY / "helm" / "headwater"
@@ -21,7 +20,7 @@ CHART = DEPLOY / "helm" / "headwater"
 VALUES = {
     "image": {"tag": "1.2.3"},
     "imagePullSecrets": [{"name": "pull"}],
-    "settings": {"connections_max": 30_000_000, "lake": 's3://bucket/a "quoted" & <odd> prefix', "hot_bytes_max": "1GiB"},
+    "settings": {"connections_max": 30_000_000, "lake": 's3://bucket/a "quoted" & <odd> prefix'},
     "environmentSecret": "lake-credentials",
     "persistence": {"size": "1Ti", "storageClass": "fast"},
     "service": {"type": "LoadBalancer", "annotations": {"a": "b"}},
@@ -163,7 +162,8 @@ def test_the_notes_name_what_was_made(tmp_path: Path) -> None:
     (chart / "templates" / "notes.yaml").write_text(wrapped)
     found = objects(rendered(tmp_path, {"service": {"type": "NodePort"}}, chart, "mine"))
     name = found["Service"]["metadata"]["name"]
-    for part in (f"http://{name}.streams:4437", f"{name}.streams:4438", f"statefulset/{name}", f"data-{name}-0", "NodePort"):
+    addresses = (f"http://{name}.streams:4437", f"{name}.streams:4438")
+    for part in (*addresses, f"statefulset/{name}", f"data-{name}-0", "NodePort"):
         assert part in found["Notes"]["text"]
 
 

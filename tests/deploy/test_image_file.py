@@ -9,18 +9,23 @@ import tomllib
 import yaml
 
 from headwater import config
-from tests.deploy.dockerfile import DEPLOY, DOCKERFILE, ROOT, all_of, copied_from_the_tree, one_of, stages, variables
+from tests.deploy.dockerfile import (
+    DEPLOY,
+    DOCKERFILE,
+    FILES_MAX,
+    ROOT,
+    all_of,
+    container_settings,
+    copied_from_the_tree,
+    one_of,
+    stages,
+    variables,
+)
 from tests.deploy.tools import program, ran
-
-FILES_MAX = config.Settings().connections_max + config.Settings().s3p_connections_max + 256
 
 
 def compose() -> dict:
     return yaml.safe_load((DEPLOY / "compose.yaml").read_text())
-
-
-def container_settings() -> config.Settings:
-    return config.load({}, {}, DEPLOY / "container.toml")
 
 
 def test_hadolint_finds_nothing_in_the_dockerfile() -> None:

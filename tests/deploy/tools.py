@@ -1,4 +1,4 @@
-"""The programs that judge the files below deploy/: found beside the tests' own Python or on PATH, or the test is skipped.
+"""The programs that judge the files below deploy/: found beside the tests' Python or on PATH, or the test is skipped.
 Never installs anything: `make setup` and `make system-packages` do."""
 
 from __future__ import annotations
