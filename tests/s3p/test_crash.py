@@ -21,7 +21,7 @@ from tests.support.node import Node
 from tests.support.writer import record
 
 STREAMS = (b"crash/shared", b"crash/alone", b"crash/odd\xff")
-KILLS = int(os.environ.get("HEADWATER_CRASH_KILLS", "15"))
+KILLS = int(os.environ.get("HEADWATER_CRASH_KILLS", "8"))
 KILLS_SOAK = 300
 SMALL = (*SMALL_LOG, "--s3p-append-bytes-max", "512KiB")
 EARLY_KILL_RATE = 0.3
