@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from headwater.cli.client import printable
 from headwater.cli.progress import progress
+from headwater.client.connection import printable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
