@@ -412,7 +412,7 @@ def read(spark: SparkSession, table: DerivedTable, paths: Sequence[str] | None =
         # Spark puts the columns of folders last, and takes each escaped byte of their values for a character.
         bent = set(table.partition_by) if any(_NOT_ASCII.search(path) for path in paths) else set()
         return frame.select(*[_straight(field) if field.name in bent else F.col(f"`{field.name}`") for field in wanted])
-    from headwater.spark.rewrite import parallelism
+    from headwater.spark.executor_tasks import parallelism
     from headwater.spark.table_parts import read_parts
 
     place = table.place

@@ -30,10 +30,10 @@ from headwater.spark.job_runs import (
     silent,
 )
 from headwater.spark.jobs.erase import holdings, parts_of
+from headwater.spark.lake_listing import File, Listing, listings
 from headwater.spark.lake_place import Place
 from headwater.spark.node import Node
 from headwater.spark.options import BadOptions, parse
-from headwater.spark.rewrite import File, Listing, listings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headwater.spark.badlines import first_bad_line, is_malformed
 from headwater.spark.chunks import CHUNK_BYTES_MAX, CHUNK_ROWS_MAX
+from headwater.spark.executor_tasks import parallelism
 from headwater.spark.failures import cause, failed, refused, spark_errors
 from headwater.spark.job_runs import JobRefused, Progress, recorded, silent
 from headwater.spark.node import Node
-from headwater.spark.rewrite import parallelism
 from headwater.spark.sink import to_streams
 
 if TYPE_CHECKING:

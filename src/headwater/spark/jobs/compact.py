@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from headwater.spark import rewrite as files
 from headwater.spark.job_runs import Progress, recorded, silent
+from headwater.spark.lake_listing import File, listed, listings
 from headwater.spark.node import Node
-from headwater.spark.rewrite import Changed, File, Swapped, counted, listed, listings, summed
+from headwater.spark.rewrite import Changed, Swapped, counted, summed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -24,6 +24,7 @@ from headwater.lake.info import read_table
 from headwater.lake.names import DATA, data_group, snapshots_of
 from headwater.lake.store import LakeDamaged, ObjectMissing
 from headwater.spark import rewrite as files
+from headwater.spark.executor_tasks import over_files, told, watching
 from headwater.spark.job_runs import (
     DONE,
     FINDINGS,
@@ -36,20 +37,10 @@ from headwater.spark.job_runs import (
     silent,
 )
 from headwater.spark.lake_file import LakeFile, extents_of
+from headwater.spark.lake_listing import File, listed, listings
 from headwater.spark.lake_place import Place
 from headwater.spark.node import Node, NodeRefused
-from headwater.spark.rewrite import (
-    Changed,
-    File,
-    Swapped,
-    counted,
-    listed,
-    listings,
-    over_files,
-    summed,
-    told,
-    watching,
-)
+from headwater.spark.rewrite import Changed, Swapped, counted, summed
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

@@ -20,11 +20,11 @@ from headwater.data_directory import DESCRIPTION, DataDirectory, DirectoryRefuse
 from headwater.lake.store import ObjectMissing, ObjectStore, StoreError, probe
 from headwater.spark import backup_store
 from headwater.spark.backup_store import OBJECTS, Manifest
+from headwater.spark.executor_tasks import parallelism, told
 from headwater.spark.job_runs import JobRefused, Progress, recorded, silent
 from headwater.spark.jobs.backup import some
 from headwater.spark.lake_place import Place
 from headwater.spark.object_copies import Wanted, move
-from headwater.spark.rewrite import parallelism, told
 from headwater.spark.start_check import prove
 
 if TYPE_CHECKING:

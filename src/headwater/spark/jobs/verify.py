@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from headwater.lake.info import read_table
 from headwater.lake.names import DATA
 from headwater.spark import lake_checks
+from headwater.spark.executor_tasks import over_files, told, watching
 from headwater.spark.job_runs import DONE, FINDINGS, Progress, recorded, silent
 from headwater.spark.lake_checks import Look
+from headwater.spark.lake_listing import File, listings
 from headwater.spark.lake_place import Place
 from headwater.spark.node import Node
-from headwater.spark.rewrite import File, listings, over_files, told, watching
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
