@@ -9,11 +9,11 @@ from headwater.config import Settings
 from headwater.doors.s3p.connection import Connection
 from headwater.doors.s3p.exclusive import Undecided
 from headwater.doors.s3p.names import key_of
-from headwater.doors.s3p.replies import id_reply, records
+from headwater.doors.s3p.replies import records
 from headwater.doors.s3p.server import S3pServer
 from headwater.engine.engine import Engine
 from headwater.engine.fork_placement import ForkPlacement
-from tests.s3p import request
+from tests.s3p import id_reply, request
 from tests.s3p.client import append_request as append
 from tests.s3p.client import read_request
 from tests.s3p.hand import Peer

@@ -108,7 +108,7 @@ class DeltaLake:
         return _translated(lambda: read_swap(self._store, remove, add, group, check))
 
     def relocate(self, remove: list[str], found: Relocated) -> None:
-        from headwater.lake.table import CommitConflict
+        from headwater.lake.delta_log import CommitConflict
 
         files = cast("Matched", found).files
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from headwater.lake.arrow_file import open_parquet
 from headwater.spark.lake_place import Place
 
 if TYPE_CHECKING:
@@ -200,7 +201,7 @@ def read_parts(
     store = place.store()
     for batch in paths:
         for path in batch.column(0).to_pylist():
-            found = pq.read_table(pa.BufferReader(store.get(path)))
+            found = open_parquet(pa.BufferReader(pa.py_buffer(store.get(path)))).read(use_threads=False)
             values = dict(part.partition("=")[::2] for part in path.split("/")[:-1])
             for rows in found.to_batches(max_chunksize=65_536):
                 columns = []

@@ -68,7 +68,6 @@ FEW = 500
 ATTEMPTS_MAX = 20
 PAUSE_S = 0.25
 ERRORS_SHOWN = 5
-_ROWS = "incarnation bigint, seq bigint, offset bigint, ts_ms bigint, tag string, payload binary"
 _READ = ["incarnation", "seq", "offset", "ts_ms", "tag", "payload", "group", "position"]
 _COUNTS = "counts string"
 
