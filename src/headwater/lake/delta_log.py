@@ -107,7 +107,7 @@ class DeltaLog:
             self._reopen()
         except TableNotFoundError:
             return False
-        # What an earlier process committed and did not live to sync: the next commit stands upon it.
+        # An earlier process may have ended before it synced its last commits: they are synced with the next one.
         self._synced = max(-1, self.table.version() - 2 * self._every_count)
         return True
 
@@ -227,7 +227,7 @@ class DeltaLog:
         old = sorted(stored.key for stored in self._store.list(LOG) if _version(stored.key) < below)
         if not old:
             return
-        # What goes is needed by whoever has no checkpoint: one of the newest version is there, and durable, first.
+        # Readers without a checkpoint need what is deleted here: a durable one of the newest version comes first.
         self.checkpoint()
         for key in old:
             self._store.delete(key)

@@ -132,7 +132,7 @@ class LakeTable:
                 "delta.dataSkippingStatsColumns": ",".join(PRUNED_BY),
                 "delta.logRetentionDuration": f"interval {self._kept_hours} hours",
                 "delta.deletedFileRetentionDuration": "interval 1 days",
-                # Checkpoints are made by whoever commits through here; other writers need not.
+                # LakeTable writes checkpoints itself; other writers need not.
                 "delta.checkpointInterval": str(self._every_count),
             },
         )

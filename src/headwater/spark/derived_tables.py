@@ -40,7 +40,7 @@ SMALL_BYTES = 16 << 20
 SMALL_COUNT_MAX = 24
 """So many small files of one partition are worth one large one."""
 DEAD_KEPT_HOURS = 168
-"""How long a reader may go on with files that the table has left behind."""
+"""How long a reader may go on with files that are no longer in the table."""
 
 _NOT_ASCII = re.compile("%[89A-F]")
 

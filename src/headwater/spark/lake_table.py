@@ -1,4 +1,4 @@
-"""The Delta table of a lake, as it lists its files: for reads without a node, and for what files may hold.
+"""The Delta table of a lake, as it lists its files: for reads without a node, and to skip files.
 
 Owns reading that list. Never opens a file of the table.
 """

@@ -35,7 +35,7 @@ SWAP_ROWS_MAX = 2_000_000
 SWAP_FILES_MAX = 1_000
 """What one swap replaces, about. A conflict costs no more than this, and the node checks no more at once."""
 FILE_ROWS_MAX = 1_500_000
-"""Each may be an extent of its own, and the node tells of two million at once: of a file with more nobody could ask."""
+"""Each row may be an extent of its own, and the node answers with at most two million extents for a file."""
 CONFLICTS_MAX = 5
 ROWS = ", ".join(
     f"`{field.name}` { {'int64': 'long', 'int32': 'int', 'string': 'string', 'binary': 'binary'}[str(field.type)] }"

@@ -186,7 +186,7 @@ class Sender:
             )
         if entry.stream in held:
             return [entry]
-        if self._is_there(entry):  # whole: the node took more when it came
+        if self._is_there(entry):  # in one piece: the node took larger requests when it was sent
             self._count(entry, True)
             return []
         self._splits.add(entry.stream, entry.producer_seq)

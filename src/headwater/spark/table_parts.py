@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 PART_BYTES = 96 << 20
 """Rows of one part before it is written, as they lie in memory; about a quarter of it on disk."""
 HELD_BYTES_MAX = 256 << 20
-"""Rows a task holds for all its parts; beyond it the largest part is written early."""
+"""Rows a task holds for all its parts; with more the largest part is written early."""
 STATISTICS_COUNT_MAX = 32
 """Columns with statistics, from the left: they make the table's log longer."""
 _PARTS = "output int, path string, size_bytes bigint, row_count bigint, statistics string, partition string"

@@ -159,7 +159,7 @@ def _inputs(spark: SparkSession, frame: DataFrame) -> list[Input]:
     files = [str(file) for file in frame.inputFiles()]  # Spark Connect gives scalars of Arrow
     if not files:
         raise JobRefused("there is no file at these paths", "see that they are right, and not empty")
-    # This format reads no content as long as nobody asks for it.
+    # This format reads no content as long as it is not asked for.
     found = spark.read.format("binaryFile").load(files).select("path", "length").collect()
     return sorted(Input(row["path"], row["length"]) for row in found)
 

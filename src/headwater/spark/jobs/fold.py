@@ -345,7 +345,7 @@ class _Task:
     def _take(
         self, at: _Stream, batch: pa.RecordBatch, seqs: Any, offsets: Any, payloads: list[bytes], start: int, end: int
     ) -> None:
-        # A snapshot stands for everything before it: one record that is missing, or comes twice, and there is none.
+        # A snapshot stands for all records before it: if one is missing, or comes twice, none is published.
         lengths = np.fromiter((len(payload) for payload in payloads[start:end]), np.int64, end - start)
         ends = offsets[start:end] + lengths
         in_order = seqs[start] == at.seq and offsets[start] == at.end and seqs[end - 1] - seqs[start] == end - start - 1
@@ -437,7 +437,7 @@ class _Task:
                 time.sleep(PAUSE_S * min(attempt, 8))
             body = msgspec.msgpack.encode(entries)
             answers = json.loads(
-                # Safe to repeat: the same snapshot at the same offset takes its own place.
+                # Safe to repeat: the same snapshot at the same offset replaces itself.
                 self._node.call(
                     "POST", "/__headwater/snapshots", body, {"Content-Type": "application/msgpack"}, repeat=True
                 ).body

@@ -2,7 +2,7 @@
 
 Owns the order, and what is checked when: manifest, catalog and log, proof that a node starts from them, objects, table,
 and all of it once more at the end. Never writes over anything: data directory and lake have to be empty. What is found
-damaged is named, and nothing is left behind then.
+damaged is named, and then nothing is kept of what was written.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def restore(
 ) -> dict[str, object]:
     """`backup` is an id, or None for the newest; `lake` is a directory or bucket, `auto` that of `data` itself.
 
-    Raises JobRefused, and has left nothing behind then.
+    Raises JobRefused; then nothing is kept of what was written.
     """
     origin, store, manifest, data, place, target = planned(source, data, lake, backup)
     made, described = not data.exists(), (data / DESCRIPTION).exists()
@@ -72,7 +72,7 @@ def restore(
             )
         _require_there(target, manifest)
         rows = _rebuild_table(spark, place, target, manifest, progress)
-        _settle(staging, data)
+        _name_files(staging, data)
         _require(manifest, data)
     except BaseException:
         progress("cleaning up", 0, None)
@@ -205,7 +205,7 @@ def _require(manifest: Manifest, data: Path) -> None:
         )
 
 
-def _settle(staging: Path, data: Path) -> None:
+def _name_files(staging: Path, data: Path) -> None:
     """Gives the files their names. The catalogs' come last: without them no node starts on a part of the logs."""
     (staging / "lock").unlink(missing_ok=True)
     for name in (DESCRIPTION, "wal", "catalog"):

@@ -5,8 +5,8 @@ changes anything. Records that are not in the lake yet are counted and not looke
 
     the catalog's streams -> list of files -> their extents, their rows -> by stream: no gap, no overlap, order
 
-In this order: whatever settles or is swapped in between only adds to what was expected. What is let go of in between
-looks like damage once, and not again.
+In this order: records that settle and files that are swapped meanwhile only add to what was expected. Records that are
+trimmed meanwhile look like damage at the first look, and not at the second.
 """
 
 from __future__ import annotations
