@@ -40,6 +40,8 @@ _READS_AT_ONCE = 4
 _DELETES_AT_ONCE = 16
 _POLL_S_MIN, _POLL_S_MAX = 0.02, 0.5
 _POLLS_PER_WAIT = 8
+_NEWEST_COUNT = 16
+"""More than can be in flight at once."""
 
 
 class _Epoch(NamedTuple):
@@ -90,13 +92,15 @@ class ObjectEntries:
             if epoch is not None:
                 held[epoch].add(_number_of(key))
         last = self._epochs[-1]
-        head = min(held[last], default=last.first)
-        for epoch, later in zip(reversed(self._epochs[:-1]), reversed(self._epochs), strict=False):
-            if head > later.first:
-                break
-            # An older epoch is whole up to its seal, except for what was purged from its beginning.
-            while head - 1 >= epoch.first and head - 1 in held[epoch]:
+        # What is missing at the beginning of the last epoch was purged, or is still under way: what the newest objects
+        # know to be settled tells.
+        newest = [await self._get(last, number) for number in sorted(held[last])[-_NEWEST_COUNT:]]
+        head = max((stored.settled for stored in newest if stored is not None), default=last.first)
+        for epoch in reversed(self._epochs):
+            while head > epoch.first and head - 1 in held[epoch]:
                 head -= 1
+            if head > epoch.first:
+                break
         return head
 
     async def read(self, first: int, bytes_max: int) -> list[tuple[int, bytes]]:
