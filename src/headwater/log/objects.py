@@ -184,7 +184,12 @@ class ObjectEntries:
         """Called where reading begins: nothing is there. Raises when something was, or must be."""
         if await self._was_purged(epoch, number):
             raise Gone(f"entry {number} of the log was purged")
-        if not self._is_last(epoch) or (number > epoch.first and await self._get(epoch, number - 1) is None):
+        # The entry before it is there, or was: it may have been purged since this process looked for the first time.
+        if not self._is_last(epoch) or (
+            number > epoch.first
+            and await self._get(epoch, number - 1) is None
+            and not await self._was_purged(epoch, number - 1)
+        ):
             raise Lost(f"the log ends before entry {number}")
 
     async def _check_seal(self, epoch: _Epoch, number: int) -> None:

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from headwater.log import entries
-from headwater.log.medium import Entries, Gone, Lost, Taken, Unavailable, Unsure
+from headwater.log.medium import Entries, Gone, Lost, MediumError, Taken, Unavailable, Unsure
 from headwater.log.quorum_entries import (
     KIND_BATCH,
     KIND_CLAIM,
@@ -373,7 +373,7 @@ class QuorumLog:
                 below = self._purge_below
                 await self._medium.purge(below)
                 done = below
-        except Unavailable:
+        except MediumError:
             pass  # the next trim goes further and takes these along
         finally:
             self._purging = None
@@ -387,13 +387,17 @@ class QuorumLog:
     async def closed(self) -> None:
         """Returns when everything gathered is acknowledged, or the log has failed, and nothing runs any more."""
         self.close()
-        if self._sent or self._committed:
+        if self._is_busy():
             self._idle = asyncio.get_running_loop().create_future()
             await self._idle
         if self._purging is not None:
             self._purging.cancel()
+            await asyncio.gather(self._purging, return_exceptions=True)
         await self._medium.close()
 
+    def _is_busy(self) -> bool:
+        return bool(self._sent or self._committed or self._barriers)
+
     def _end_when_idle(self) -> None:
-        if self._idle is not None and not self._idle.done() and not self._sent and not self._committed:
+        if self._idle is not None and not self._idle.done() and not self._is_busy():
             self._idle.set_result(None)
