@@ -230,6 +230,22 @@ def test_a_purge_waits_until_something_that_stays_says_that_the_numbers_were_the
     run(body)
 
 
+def test_a_purge_that_did_not_wait_would_let_one_who_slept_take_itself_for_the_owner() -> None:
+    """Shows that the test before this one finds the fault."""
+
+    async def body(place: AtOnce) -> None:
+        medium = await claimed(place)
+        asleep = ObjectEntries(place, "log/3")
+        assert await end_of(asleep) == 2
+        await asyncio.gather(medium.put(2, b"two"), medium.put(3, b"three"))
+        medium._vouched = medium._settled
+        await medium.purge(3)
+        await asleep.claim(2, b"claim of one who slept")
+        await medium.put(4, b"the true owner goes on")
+
+    run(body)
+
+
 def test_a_seal_at_a_purged_number_counts_for_nobody() -> None:
     """A claimant looked, slept while the number was written and purged, and then created its seal there."""
 

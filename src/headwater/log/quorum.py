@@ -356,7 +356,7 @@ class QuorumLog:
     # ---- forgetting and closing ---------------------------------------------------------------------------------
 
     def trim(self, below: int) -> None:
-        """See `Log.trim`. A follower forgets what it knows of those entries; only an owner lets them be purged."""
+        """See `Log.trim`. A standby forgets what it knows of those entries; only an owner lets them be purged."""
         number = 0
         # The newest entry stays: it says where the log ends.
         while len(self._ends) > 1 and self._ends[0][0] <= below:
