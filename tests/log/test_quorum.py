@@ -177,6 +177,35 @@ def test_only_an_owner_starts() -> None:
     run(body)
 
 
+def test_a_standby_is_given_what_lies_before_damage_and_is_stopped_there() -> None:
+    async def body(place: Place) -> None:
+        running, _ = await owner(place)
+        standby = QuorumLog(MemoryEntries(place))
+        await standby.load()
+        for event in numbered(5):
+            await running.put(event)
+        damaged = place.end - 2
+        place.entries[damaged] = place.entries[damaged][:-1]
+        assert [event for _, event in await standby.more()] == numbered(3)
+        for _ in range(2):
+            with pytest.raises(LogDamaged, match=f"entry {damaged}"):
+                await standby.more()
+
+    run(body)
+
+
+def test_loading_again_after_the_medium_gave_no_answer_finds_everything_once() -> None:
+    async def body(place: Place) -> None:
+        running, _ = await owner(place)
+        await running.put(*numbered(5))
+        log = QuorumLog(MemoryEntries(place))
+        await log.load()
+        await log.load()
+        assert [event for _, event in log.replay()] == numbered(5)
+
+    run(body)
+
+
 # ---- which entries count --------------------------------------------------------------------------------------------
 
 
