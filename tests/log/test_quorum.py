@@ -272,6 +272,7 @@ def test_damage_is_refused_and_the_reader_stays_where_it_is() -> None:
         "a gap": (3, good),
         "written elsewhere": (2, writer.batch(9, 1, 0, appended(b"one"))),
         "another position": (2, writer.batch(2, 1, 5, appended(b"one"))),
+        "an epoch that nobody claimed": (2, writer.batch(2, 2, 0, appended(b"one"))),
         "another log": (2, Writer(8).batch(2, 1, 0, appended(b"one"))),
         "cut at a frame": (2, good[: -len(good) // 3]),
         "not an entry": (2, b"x" * 100),
