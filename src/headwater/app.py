@@ -77,9 +77,7 @@ def _workers(settings: Settings, groups_count: int) -> int:
     return wanted
 
 
-def _supervise(
-    settings: Settings, groups_count: int, workers_count: int, lock: int | None, held: ExitStack
-) -> int:
+def _supervise(settings: Settings, groups_count: int, workers_count: int, lock: int | None, held: ExitStack) -> int:
     if not settings.memory:
         # Secrets that all workers share: made here, where nobody else makes them at the same time.
         Keys.kept(Path(settings.data), SystemRng())

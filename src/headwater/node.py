@@ -188,9 +188,7 @@ class Node:
         options = self._options()
         hot_bytes_max = settings.hot_bytes_max // members.groups_count
         for number, (wal, catalog) in stores.items():
-            group = Group(
-                logs[number], catalog, clock, schedule, limits, hot_bytes_max, number, members.groups_count
-            )
+            group = Group(logs[number], catalog, clock, schedule, limits, hot_bytes_max, number, members.groups_count)
             if settings.memory:
                 # Nothing tells this run's streams from those of the last one: their ids, and so their ETags, must.
                 group.give_out_after(clock.now_ms() << 16)

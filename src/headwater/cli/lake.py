@@ -149,9 +149,7 @@ def gc(
                 if not dry_run:
                     group.follow(DeltaLake(store, 1 << 20, SystemClock(), SystemRng()))
                 listing = collector.survey(store, group.number, committed, now_ms - grace, _go_on)
-                plan = collector.plan(
-                    listing, group.number, group.lake_files, group.pending(), now_ms - grace, _go_on
-                )
+                plan = collector.plan(listing, group.number, group.lake_files, group.pending(), now_ms - grace, _go_on)
                 if not dry_run:
                     collector.carry_out(plan, store, leave_table, cut_log, group.lake_files, now_ms, _go_on)
                     _forget_parts(Path(settings.data) / "cache", [*plan.dead, *(one.key for one in plan.orphans)])

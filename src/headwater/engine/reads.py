@@ -361,9 +361,7 @@ def _between_records(command: Command) -> Failure:
     return BadQuery("offset", "it lies inside a message")
 
 
-def _with(
-    command: Command, stream: Stream, offset: int, seq: int, position: int, following: list[bytes]
-) -> Command:
+def _with(command: Command, stream: Stream, offset: int, seq: int, position: int, following: list[bytes]) -> Command:
     if isinstance(command, Trim | PublishSnapshot):
         return msgspec.structs.replace(command, seq=seq, position=position)
     if isinstance(command, Create) and command.fork is not None:

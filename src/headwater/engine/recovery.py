@@ -157,9 +157,7 @@ class _Fold:
             return None
         return stream
 
-    def _put_back(
-        self, stream: LoadedStream, records: list[bytes], start: int, position: int, ms: int, n: int
-    ) -> None:
+    def _put_back(self, stream: LoadedStream, records: list[bytes], start: int, position: int, ms: int, n: int) -> None:
         """Payload of an event that the catalog's row already tells of: only the log still holds it."""
         end = start + sum(map(len, records))
         keep_all = stream.children > 0  # forks read what their source itself has let go

@@ -139,9 +139,7 @@ class NonMonotonicId(Failure):
         self.received_ms = received_ms
 
     def message(self) -> str:
-        return (
-            f"provided timestamp ID {self.received_ms} is not greater than last appended ID {self.last_ms}"
-        )
+        return f"provided timestamp ID {self.received_ms} is not greater than last appended ID {self.last_ms}"
 
 
 class PreconditionFailed(Failure):

@@ -52,9 +52,7 @@ class Matched:
         at_firsts = [_view(rows[name].take(firsts)) for name in names]
         at_lasts = [_view(rows[name].take(lasts)) for name in ("end", "position")]
         counts = _view(pc.add(pc.subtract(lasts, firsts), 1))
-        for sid, start, seq, ms, n, group, row, end, position, count in zip(
-            *at_firsts, *at_lasts, counts, strict=True
-        ):
+        for sid, start, seq, ms, n, group, row, end, position, count in zip(*at_firsts, *at_lasts, counts, strict=True):
             path, number = self._places[group]
             yield Extent(sid, start, end, seq, ms, n, path, number, row, count, position)
 

@@ -281,9 +281,7 @@ def abandon(sub: Subscription) -> Ended | None:
     return Ended(sub.uid)
 
 
-def delivered(
-    sub: Subscription, wake_id: str, done: bool, told: list[LinkRow], tail: Tail
-) -> Delivered | Ended | None:
+def delivered(sub: Subscription, wake_id: str, done: bool, told: list[LinkRow], tail: Tail) -> Delivered | Ended | None:
     """A webhook took the wake. `told` is what it was told of: path, sid and tail; `done` acknowledges exactly that."""
     if sub.wake is None or sub.wake.wake_id != wake_id:
         return None

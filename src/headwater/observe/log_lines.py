@@ -55,9 +55,7 @@ def escape(_: object, __: str, event: structlog.typing.EventDict) -> structlog.t
 def escaped(text: str) -> str:
     if text.isprintable():
         return text
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text
-    )
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
 
 
 def log_stray_exceptions(loop: asyncio.AbstractEventLoop) -> None:

@@ -105,9 +105,7 @@ class WebhookClient:
             raise DeliveryFailed(f"answered {reply.status}")
         return reply
 
-    async def _open(
-        self, target: Target, addresses: list[str]
-    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def _open(self, target: Target, addresses: list[str]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         tls = None
         if target.scheme == "https":
             if self._tls is None:

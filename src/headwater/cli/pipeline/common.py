@@ -42,9 +42,7 @@ RequireMatch = Annotated[
 ]
 AllowDataLoss = Annotated[
     bool,
-    typer.Option(
-        "--allow-data-loss", help="Go on when records are gone, or the node is another one or was restored."
-    ),
+    typer.Option("--allow-data-loss", help="Go on when records are gone, or the node is another one or was restored."),
 ]
 Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="Show what Spark logs, and where in the code a failure came from.")

@@ -48,9 +48,7 @@ class PlainAppend:
 class DurableStreams:
     """Handles one stream's requests. Counters are plain ints: `observe` exports them."""
 
-    def __init__(
-        self, engine: Engine, settings: Settings, responder: Responder, clock: Clock, rng: Rng
-    ) -> None:
+    def __init__(self, engine: Engine, settings: Settings, responder: Responder, clock: Clock, rng: Rng) -> None:
         self._engine = engine
         self._settings = settings
         self._responder = responder

@@ -166,9 +166,7 @@ class Routes:
         below = partial(self._below_stream, exchange, key, parts[2:], query, target)
         self._where(exchange, key, partial(self._buckets.with_bucket, exchange, bucket, below))
 
-    def _below_stream(
-        self, exchange: Exchange, key: str, rest: list[str], query: bytes, target: bytes | None
-    ) -> None:
+    def _below_stream(self, exchange: Exchange, key: str, rest: list[str], query: bytes, target: bytes | None) -> None:
         match rest:
             case []:
                 self._stream(exchange, key, query, target)

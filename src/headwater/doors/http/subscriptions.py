@@ -143,9 +143,7 @@ class Subscriptions:
         head = exchange.responder.head(200, headers, len(body), request.keep_alive)
         exchange.reply(head if request.method == b"HEAD" else head + body)
 
-    async def _create(
-        self, exchange: Exchange, name: str, config: Config, streams: list[str], base_url: str
-    ) -> None:
+    async def _create(self, exchange: Exchange, name: str, config: Config, streams: list[str], base_url: str) -> None:
         sub, new = await self._manager.create(name, config, streams, base_url)
         exchange.json(201 if new else 200, self._view(sub, chosen(sub), exchange))
 

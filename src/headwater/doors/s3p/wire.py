@@ -304,9 +304,7 @@ class Parser:
         self._pos = pos + sum(map(len, tokens)) + len(_CRLF) * len(tokens)
         return room_bytes - values_bytes
 
-    def _skim_even(
-        self, records: list[bytes], count: int, room_bytes: int, line: bytes, record_bytes: int
-    ) -> int:
+    def _skim_even(self, records: list[bytes], count: int, room_bytes: int, line: bytes, record_bytes: int) -> int:
         """As `_skim_batch` for records that are all as long as the first, whose length line is `line`.
 
         Then the lines stand at equal distances, and each of their bytes is one slice over all of them.

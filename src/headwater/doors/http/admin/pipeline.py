@@ -184,9 +184,7 @@ async def cut(group: Group, start: int, until: int, rows_max: int, bytes_max: in
     return {"position": walked.position, "rows": walked.rows_count, "bytes": walked.payload_bytes}
 
 
-async def _answer_cut(
-    exchange: Exchange, group: Group, start: int, until: int, rows_max: int, bytes_max: int
-) -> None:
+async def _answer_cut(exchange: Exchange, group: Group, start: int, until: int, rows_max: int, bytes_max: int) -> None:
     exchange.json(200, await cut(group, start, until, rows_max, bytes_max))
 
 
