@@ -16,7 +16,7 @@ from headwater.spark.lake_listing import listed
 from headwater.spark.node import Node as Calls
 from headwater.spark.node import NodeRefused
 from headwater.spark.rewrite import rewrite
-from tests.lake_node.surface import TEXT, append, flush, path_of
+from tests.lake.on_a_node.surface import TEXT, append, flush, path_of
 from tests.spark.lakes import (
     FLAGS,
     Model,

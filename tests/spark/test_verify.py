@@ -20,7 +20,7 @@ from headwater.lake.layout import SCHEMA
 from headwater.lake.sorted_writer import write_sorted
 from headwater.model.extents import Extent
 from headwater.spark.node import Node as Calls
-from tests.lake_node.surface import append, create, flush, path_of
+from tests.lake.on_a_node.surface import append, create, flush, path_of
 from tests.spark.lakes import FLAGS, Model, delete, fill, fork, keys, lake_files, run_cli, snapshot, table_files
 from tests.support.node import Node
 

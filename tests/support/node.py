@@ -20,7 +20,7 @@ from tests.support.http import request as http_request
 HOST = "127.0.0.1"
 READY = re.compile(r"^headwater ready on http://127\.0\.0\.1:(\d+)(?: with \d+ workers)?\s*$", re.MULTILINE)
 WORKERS = ["--workers", os.environ["TEST_WORKERS"]] if "TEST_WORKERS" in os.environ else []
-"""Any test can be run against several workers: TEST_WORKERS=3 pytest tests/operations"""
+"""Any test can be run against several workers: TEST_WORKERS=3 pytest tests/doors/http/operations"""
 START_TIMEOUT_S = 60.0
 EXIT_TIMEOUT_S = 60.0
 POLL_S = 0.002
