@@ -12,7 +12,7 @@ import pytest
 
 from headwater.engine.engine import Engine
 from headwater.engine.placements import Placement
-from headwater.errors import Failure, MemberUnavailable, StreamExists, StreamNotFound
+from headwater.errors import Failure, MemberUnavailable, NotServedHere, SourceNotFound, StreamExists, StreamNotFound
 from headwater.model.commands import Create, Delete, Fork
 from tests.support.processes import Processes, until
 from tests.support.processes import run as run_async
@@ -196,7 +196,7 @@ def test_a_creation_that_was_under_way_by_an_older_placement_is_refused() -> Non
         await asyncio.sleep(0.01)
         town.processes.wire.cut.clear()
         await town.create(fork, two)
-        with pytest.raises(MemberUnavailable):
+        with pytest.raises(NotServedHere):
             await town.deliver(fork, old, Create(fork, None, []))
         assert town.where(fork) == [2]
         with pytest.raises(StreamNotFound):
@@ -213,6 +213,64 @@ def test_a_stream_at_home_keeps_its_name() -> None:
         with pytest.raises(StreamExists):
             await town.create(name, source)
         assert town.where(name) == [0] and town.placed(name) is None
+
+    run(body)
+
+
+def test_a_fork_that_was_sent_where_its_name_was_taken_is_not_told_that_its_source_is_missing() -> None:
+    async def body(town: Town) -> None:
+        one, two, fork = town.key(1), town.key(2), town.key(0, "town/f")
+        await town.create(one)
+        await town.create(two)
+        await town.create(fork, one)
+        old = town.engine(0).placement(fork)
+        await town.deliver(fork, old, Delete())
+        with pytest.raises(NotServedHere):  # as a PUT that the home sent before it heard of the deletion
+            await town.deliver(fork, old, Create(fork, None, [], fork=Fork(two, None, 0)))
+        with pytest.raises(SourceNotFound):
+            await town.create(fork, town.key(2, "town/none"))
+
+    run(body)
+
+
+def test_those_who_wait_for_a_decision_do_not_make_each_other_wait() -> None:
+    async def body(town: Town) -> None:
+        source, fork = town.key(1), town.key(0, "town/f")
+        placing = town.processes[0].placing
+        gate = town.processes.wire.gates["placement"] = asyncio.Event()
+        await town.create(source)
+        placing_it = asyncio.ensure_future(placing.place(fork, source))
+        await asyncio.sleep(0)
+
+        async def wait() -> None:
+            while placing.is_deciding(fork):
+                await placing.decided(fork)
+
+        waiting = [asyncio.ensure_future(wait()) for _ in range(3)]
+        await asyncio.sleep(0.01)
+        assert not any(one.done() for one in waiting)
+        gate.set()
+        await asyncio.gather(placing_it, *waiting)
+        assert town.placed(fork) == 1
+
+    run(body)
+
+
+def test_a_name_stays_placed_while_a_creation_is_under_way_to_there() -> None:
+    async def body(town: Town) -> None:
+        source, fork = town.key(1), town.key(0, "town/f")
+        await town.create(source)
+        await town.create(fork, source)
+        placing = town.processes[0].placing
+        answered = placing.sent(fork)
+        await town.delete(fork)
+        await asyncio.sleep(0.01)
+        await placing.decided(fork)
+        assert town.placed(fork) == 1
+        await town.deliver(fork, town.engine(0).placement(fork), Create(fork, None, []))
+        answered()
+        await town.delete(fork)
+        await until(lambda: town.placed(fork) is None)
 
     run(body)
 

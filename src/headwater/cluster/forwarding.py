@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from headwater.cluster.framing import BadAnswer, ResponseFraming
@@ -61,15 +62,27 @@ class Forwarder:
         self._members = members
         self.forwarded_count = 0
 
-    def forward(self, exchange: Exchange, member: int, placed: bytes | None = None) -> None:
-        """Sends the request to a member. With `placed` it may have been sent on to here already (see `PLACED`)."""
+    def forward(
+        self,
+        exchange: Exchange,
+        member: int,
+        placed: bytes | None = None,
+        answered: Callable[[], None] | None = None,
+    ) -> None:
+        """Sends the request to a member. With `placed` it may have been sent on to here already (see `PLACED`).
+
+        `answered` is called when it was, or when nobody waits for that any more.
+        """
         request = exchange.request
         known = request.known
         head = encode_head(request, len(request.body), placed)
         if known is not None and placed is None:
             known.memo = ForwardedHead(member, head)
         self.forwarded_count += 1
-        self._upstream(exchange.connection, member).send(exchange, head, request.body)
+        upstream = self._upstream(exchange.connection, member)
+        if answered is not None:
+            upstream.when_answered[exchange] = answered
+        upstream.send(exchange, head, request.body)
 
     def forward_again(self, exchange: Exchange, memo: object) -> bool:
         """A request whose head was sent to its owner before. False when `memo` says nothing of the kind."""
@@ -101,6 +114,8 @@ class Upstream(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._unsent: list[bytes] = []
         self._pending: deque[Exchange] = deque()
+        self.when_answered: dict[Exchange, Callable[[], None]] = {}
+        """Creations of forks, for as long as they are pending. See `Forwarder.forward`."""
         self._framing: ResponseFraming | None = None
         self._held: list[bytes] = []
         self._streaming = False
@@ -126,6 +141,7 @@ class Upstream(asyncio.Protocol):
         """The client is gone, or wants no more."""
         self.over = True
         self._pending.clear()
+        self._tell_answered(*self.when_answered)
         self._connecting.cancel()
         if self._transport is not None:
             self._transport.abort()
@@ -205,6 +221,7 @@ class Upstream(asyncio.Protocol):
     def _end_answer(self) -> None:
         exchange = self._pending.popleft()
         self._framing = None
+        self._tell_answered(exchange)
         if self._streaming:
             self._streaming = False
             # Its last part may have filled the client's buffer; nobody else would have the owner read again.
@@ -214,6 +231,13 @@ class Upstream(asyncio.Protocol):
         held, self._held = self._held, []
         self._let_go()
         exchange.reply(held[0] if len(held) == 1 else b"".join(held))
+
+    def _tell_answered(self, *exchanges: Exchange) -> None:
+        if self.when_answered:
+            for exchange in exchanges:
+                answered = self.when_answered.pop(exchange, None)
+                if answered is not None:
+                    answered()
 
     def _let_go(self) -> None:
         if self._connection.streamer is self:
@@ -234,6 +258,7 @@ class Upstream(asyncio.Protocol):
     def _refuse(self, failure: Failure) -> None:
         self.over = True
         pending, self._pending = self._pending, deque()
+        self._tell_answered(*pending)
         for exchange in pending:
             self._let_go()
             is_read = exchange.request.method in (b"GET", b"HEAD")

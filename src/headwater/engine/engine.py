@@ -20,21 +20,13 @@ from headwater.engine.questions import LocalQuestions, Questions
 from headwater.engine.read_plan import Slice
 from headwater.engine.reads import Done
 from headwater.engine.reads_by_id import Place, Record
-from headwater.errors import Failure, MemberUnavailable
-from headwater.model.commands import Command
+from headwater.errors import Failure, NotServedHere
+from headwater.model.commands import Command, Create
 from headwater.ports import Clock
 
 GUESTS_MAX = 65_536
 BARRED_MAX = 10_000
 """What is refused by them was under way when a name was placed elsewhere: seconds would do. Overflow: the oldest go."""
-
-
-class NotOwned(Exception):
-    """The group belongs to another process."""
-
-    def __init__(self, group: int) -> None:
-        super().__init__(f"group {group} is not served by this process")
-        self.group = group
 
 
 class Engine:
@@ -98,12 +90,10 @@ class Engine:
     def admit(self, key: str, group: int, version: int, creates: bool) -> None:
         """The name's home, which another process serves, has sent a request to `group` by a placement.
 
-        Raises NotOwned, and MemberUnavailable for a creation when the name has been placed elsewhere since.
+        Raises NotServedHere, also for a creation when the name has been placed elsewhere since.
         """
-        if group not in self.owned:
-            raise NotOwned(group)
-        if creates and self._barred.get(key, -1) >= version:
-            raise MemberUnavailable(self.questions.owner(self.home(key)))
+        if group not in self.owned or (creates and self._barred.get(key, -1) >= version):
+            raise NotServedHere(group)
         if len(self._guests) >= GUESTS_MAX:
             self._guests.clear()
         self._guests[key] = group
@@ -116,7 +106,7 @@ class Engine:
             del self._barred[next(iter(self._barred))]
 
     def group(self, key: str) -> Group:
-        """Raises NotOwned."""
+        """Raises NotServedHere."""
         if self._only is not None:
             return self._only
         home = self.owned.get(self.home(key))
@@ -127,7 +117,7 @@ class Engine:
         if found is None and (guest := self._guests.get(key)) is not None and self.home(key) not in self.owned:
             found = self.owned[guest]
         if found is None:
-            raise NotOwned(number)
+            raise NotServedHere(number)
         return found.group
 
     def group_of(self, stream: LoadedStream) -> OwnedGroup:
@@ -137,7 +127,18 @@ class Engine:
     # ---- one stream ---------------------------------------------------------------------------------------------
 
     def _submit(self, key: str, command: Command, waiter: Waiter) -> None:
-        self.group(key).submit(key, command, waiter)
+        group = self.group(key)
+        if type(command) is Create and command.fork is not None:
+            self._check_source(group, key, command.fork.source)
+        group.submit(key, command, waiter)
+
+    def _check_source(self, group: Group, key: str, source: str) -> None:
+        """Raises NotServedHere for a fork whose source may live in another group.
+
+        It was sent here because a stream of its name lived here, which is gone since.
+        """
+        if not group.has(source) and not group.has(key) and self.place(source) != group.number:
+            raise NotServedHere(self.home(source))
 
     def _find(self, key: str, touch: bool) -> LoadedStream:
         return self.group(key).find(key, touch)

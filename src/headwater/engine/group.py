@@ -78,7 +78,8 @@ class Group:
         """Files that records settled into since the start."""
         self.next_sid = number
         self.give_out_after(catalog.next_sid - 1)
-        self._schedule = schedule
+        self.soon = schedule
+        """Has something called in the next turn of the event loop."""
         self._limits = limits
         self._hot_bytes_max = hot_bytes_max
         self._answers = PendingAnswers(log)
@@ -232,7 +233,7 @@ class Group:
                 answers.sync.append((position, waiter, outcome, stream))
                 if not self._commit_due:
                     self._commit_due = True
-                    self._schedule(self._commit)
+                    self.soon(self._commit)
                 return
         elif durability == 1 and position > log.written:
             answers.disk_target = position
@@ -296,7 +297,7 @@ class Group:
     def _want_commit(self) -> None:
         if not self._commit_due and self.log.tail > self.log.written:
             self._commit_due = True
-            self._schedule(self._commit)
+            self.soon(self._commit)
 
     def _commit(self) -> None:
         self._commit_due = False
@@ -482,6 +483,13 @@ class Group:
         now_ms = self.clock.now_ms()
         for stream, (offset, seq, position) in self._retention.cuts(now_ms):
             self._let_go(stream, Trimmed(stream.sid, offset, seq, now_ms, position), None)
+
+    def told_position(self) -> int:
+        """Everything at or below this log position is synced, and observers have heard of it.
+
+        The log's own mark moves in its writer's thread, ahead of that.
+        """
+        return self._answers.told(self.log.synced)
 
     def lake_position(self) -> int:
         """Everything at or below this log position is in the lake, deleted, or no record at all."""

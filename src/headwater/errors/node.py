@@ -15,6 +15,7 @@ __all__ = [
     "MemberUnavailable",
     "NoSuchGroup",
     "NoSuchNode",
+    "NotServedHere",
     "OutcomeUnknown",
     "Overloaded",
     "ShuttingDown",
@@ -121,6 +122,19 @@ class Overloaded(Failure):
 class ShuttingDown(Failure):
     def message(self) -> str:
         return "the node is shutting down; retry"
+
+    def facts(self) -> Facts:
+        return {"retry_after_s": RETRY_AFTER_S}
+
+
+class NotServedHere(Failure):
+    """The stream lives in a group that this process does not serve, or its name has just been placed in another."""
+
+    def __init__(self, group: int) -> None:
+        self.group = group
+
+    def message(self) -> str:
+        return "the stream of this name has just moved, or its name was given to another one; nothing happened: retry"
 
     def facts(self) -> Facts:
         return {"retry_after_s": RETRY_AFTER_S}

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 from headwater.doors import faults
 from headwater.doors.http import failures
 from headwater.doors.http.bulk_answers import Answer
-from headwater.engine.engine import Engine, NotOwned
+from headwater.engine.engine import Engine
 from headwater.engine.placements import Placement
 from headwater.engine.questions import Questions
 from headwater.errors import Failure, MemberUnavailable
@@ -38,14 +38,6 @@ def other_owner(engine: Engine, key: str) -> Owner | None:
     if placed is None or placed.group in engine.owned:
         return None
     return Owner(engine.questions.owner(placed.group), placed)
-
-
-def admit(engine: Engine, key: str, placed: Placement, creates: bool) -> None:
-    """Takes what was sent here by a placement (see `Engine.admit`). Raises MemberUnavailable."""
-    try:
-        engine.admit(key, placed.group, placed.version, creates)
-    except NotOwned:
-        raise MemberUnavailable(engine.questions.owner(placed.group)) from None
 
 
 async def ask_owner(

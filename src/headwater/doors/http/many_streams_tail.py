@@ -171,7 +171,11 @@ class Tails:
     @staticmethod
     def _position(wanted: _Wanted, group: Group) -> int:
         if wanted.after is not None:
-            return wanted.after[group.number]
+            position = wanted.after[group.number]
+            if position > group.log.synced:
+                why = f"it lies after the end of group {group.number}'s log, which was set back or is another one"
+                raise BadQuery("after", f"{why}; begin again with from=now or from=start")
+            return position
         return 0 if wanted.from_start else group.log.synced
 
     def _places(self, wanted: _Wanted) -> dict[int, list[str]]:

@@ -18,9 +18,8 @@ from headwater.doors.s3p.forwarding import Upstream
 from headwater.doors.s3p.replies import Failure as Refusal
 from headwater.doors.s3p.shared import Line, Server
 from headwater.doors.s3p.wire import Parser
-from headwater.engine.engine import NotOwned
 from headwater.engine.placements import Placement
-from headwater.errors import MemberUnavailable, OutcomeUnknown
+from headwater.errors import MemberUnavailable, NotServedHere, OutcomeUnknown
 
 
 class Forwarded(Pending, gc=False, eq=False):
@@ -212,7 +211,7 @@ class MemberConnection(RoutedConnection):
         key = self.server.key(command.name)
         try:
             self.server.engine.admit(key, placed.group, placed.version, isinstance(command, Create))
-        except (NotOwned, MemberUnavailable):
+        except (NotServedHere, MemberUnavailable):
             self._refuse(command.name)
             return True
         if isinstance(command, Append):
