@@ -48,8 +48,12 @@ class LogContract(ABC):
     """Subclass it in a test module of the log's own, with a name that begins with `Test`."""
 
     @abstractmethod
-    def open(self, place: Any) -> Any:
+    async def open(self, place: Any) -> Any:
         """A log on what is kept at `place`, which may be new. Not started."""
+
+    async def close(self, log: Any) -> None:
+        """Closes the log and returns when that is done."""
+        log.close()
 
     @abstractmethod
     def crash(self, log: Any) -> None:
@@ -68,30 +72,30 @@ class LogContract(ABC):
 
     def test_positions_grow_strictly_and_the_tail_is_the_last_one(self, place: Any) -> None:
         async def body() -> None:
-            running = Running(self.open(place))
+            running = Running(await self.open(place))
             positions = await running.put(*numbered(20))
             assert positions == sorted(set(positions))
             assert running.log.tail >= positions[-1] == running.log.synced
-            running.log.close()
+            await self.close(running.log)
 
         asyncio.run(body())
 
     def test_nothing_counts_as_written_before_the_commit(self, place: Any) -> None:
         async def body() -> None:
-            running = Running(self.open(place))
+            running = Running(await self.open(place))
             before = running.log.written, running.log.synced
             position = running.log.add(appended(b"gathered"), True)
             await asyncio.sleep(0)
             assert (running.log.written, running.log.synced) == before
             running.log.commit()
             await running.until(lambda: running.log.synced >= position)
-            running.log.close()
+            await self.close(running.log)
 
         asyncio.run(body())
 
     def test_watermarks_only_grow_and_synced_never_passes_written(self, place: Any) -> None:
         async def body() -> None:
-            log = self.open(place)
+            log = await self.open(place)
             assert list(log.replay()) == []
             seen: list[tuple[int, int]] = []
             progress = asyncio.Event()
@@ -113,7 +117,7 @@ class LogContract(ABC):
                     await progress.wait()
             assert seen == sorted(seen)
             assert all(synced <= written for synced, written in seen)
-            log.close()
+            await self.close(log)
 
         asyncio.run(body())
 
@@ -121,16 +125,16 @@ class LogContract(ABC):
         events = numbered(60)
 
         async def body() -> None:
-            running = Running(self.open(place))
+            running = Running(await self.open(place))
             for event in events:
                 running.log.add(event, True)
                 running.log.commit()
             tail = running.log.tail
             await running.until(lambda: running.log.synced >= tail)
-            running.log.close()
-            again = Running(self.open(place))
+            await self.close(running.log)
+            again = Running(await self.open(place))
             assert again.events() == events
-            again.log.close()
+            await self.close(again.log)
 
         asyncio.run(body())
 
@@ -142,11 +146,11 @@ class LogContract(ABC):
         async def body() -> None:
             given: list[tuple[int, Event]] = []
             for turn in range(3):
-                running = Running(self.open(place))
+                running = Running(await self.open(place))
                 assert running.replayed == given
                 some = events[turn * 10 : turn * 10 + 10]
                 given += zip(await running.put(*some), some, strict=True)
-                running.log.close()
+                await self.close(running.log)
 
         asyncio.run(body())
 
@@ -154,33 +158,33 @@ class LogContract(ABC):
         events = numbered(50)
 
         async def body() -> None:
-            running = Running(self.open(place))
+            running = Running(await self.open(place))
             await running.put(*events[:30])
             for event in events[30:]:
                 running.log.add(event, True)
             running.log.commit()
             self.crash(running.log)
-            again = Running(self.open(place))
+            again = Running(await self.open(place))
             found = again.events()
             assert found[:30] == events[:30]
             assert found == events[: len(found)]
             await again.put(appended(b"after"))
-            again.log.close()
-            last = Running(self.open(place))
+            await self.close(again.log)
+            last = Running(await self.open(place))
             assert last.events() == [*found, appended(b"after")]
-            last.log.close()
+            await self.close(last.log)
 
         asyncio.run(body())
 
     def test_closing_makes_durable_what_was_gathered(self, place: Any) -> None:
         async def body() -> None:
-            running = Running(self.open(place))
+            running = Running(await self.open(place))
             running.log.add(appended(b"last"), True)
-            running.log.close()
-            running.log.close()
-            again = Running(self.open(place))
+            await self.close(running.log)
+            await self.close(running.log)
+            again = Running(await self.open(place))
             assert again.events() == [appended(b"last")]
-            again.log.close()
+            await self.close(again.log)
 
         asyncio.run(body())
 
@@ -189,12 +193,12 @@ class LogContract(ABC):
         large = appended(b"\0\xff" * 300_000)
 
         async def body() -> None:
-            running = Running(self.open(place))
+            running = Running(await self.open(place))
             await running.put(*numbered(2), many, large)
-            running.log.close()
-            again = Running(self.open(place))
+            await self.close(running.log)
+            again = Running(await self.open(place))
             assert again.events() == [*numbered(2), many, large]
-            again.log.close()
+            await self.close(again.log)
 
         asyncio.run(body())
 
@@ -204,18 +208,18 @@ class LogContract(ABC):
         events = numbered(300, 200)
 
         async def body() -> None:
-            running = Running(self.open(place))
+            running = Running(await self.open(place))
             positions = await running.put(*events)
             running.log.trim(positions[150])
             await running.put(appended(b"later"))
-            running.log.close()
-            again = Running(self.open(place))
+            await self.close(running.log)
+            again = Running(await self.open(place))
             found = dict((position, event) for position, event in again.replayed)
             for position, event in zip(positions[151:], events[151:], strict=True):
                 assert found[position] == event
             assert again.log.head <= positions[150]
             assert all(position > again.log.head for position in found)
-            again.log.close()
+            await self.close(again.log)
 
         asyncio.run(body())
 
@@ -223,7 +227,7 @@ class LogContract(ABC):
 
     def test_a_failure_is_final_and_says_of_what_kind_it_is(self, place: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         async def body() -> None:
-            running = Running(self.open(place))
+            running = Running(await self.open(place))
             await running.put(*numbered(3))
             before = running.log.synced
             with monkeypatch.context() as patch:
@@ -238,6 +242,6 @@ class LogContract(ABC):
             running.log.commit()
             await asyncio.sleep(0.05)
             assert running.log.synced == before
-            running.log.close()
+            await self.close(running.log)
 
         asyncio.run(body())

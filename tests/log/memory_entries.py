@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
-from headwater.log.medium import Gone, Taken, Unavailable
+from headwater.log.medium import Gone, Lost, Taken, Unavailable
 
 
 class Place:
@@ -61,6 +61,8 @@ class MemoryEntries:
         place = self.place
         if first < place.head:
             raise Gone(f"entries below {place.head} were purged")
+        if first > place.end:
+            raise Lost(f"the log ends before entry {place.end}")
         found: list[tuple[int, bytes]] = []
         size = 0
         for number in range(first, place.end):

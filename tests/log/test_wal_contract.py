@@ -15,7 +15,7 @@ from tests.log.contract import LogContract
 
 
 class TestWal(LogContract):
-    def open(self, place: Path) -> Wal:
+    async def open(self, place: Path) -> Wal:
         return Wal(place, 8 << 10, 5)
 
     def crash(self, log: Any) -> None:
