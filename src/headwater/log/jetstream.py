@@ -50,6 +50,7 @@ from headwater.log.jetstream_stream import (
     Place,
     ask,
     decode,
+    in_touch,
 )
 from headwater.log.medium import Gone, Lost, MediumError, Taken, Unavailable, Unsure
 from headwater.ports import SYSTEM_CLOCK, Clock, Rng, SystemRng
@@ -59,9 +60,9 @@ WINDOW = 16
 WAIT_S = 1.0
 _HEADERS_BYTES_MAX = 1024
 _LAST_SEQUENCE = re.compile(r"wrong last sequence: (\d+)")
-_SHORTER_MAX = 20
-"""So many times in a row has the stream to be shorter than it was before it counts as damaged: a server that was
-the leader and does not know better yet says so too."""
+_SHORTER_MAX = 3
+"""So many times in a row has the stream to be shorter than it was before it counts as damaged: a leader stores what is
+agreed on a little later than others may."""
 
 _STREAM_EXISTS = 10058
 _WRONG_LAST_SEQUENCE = 10071
@@ -140,7 +141,8 @@ class JetStream:
         except (NotDelivered, NoAnswer) as error:
             raise Unavailable(f"NATS JetStream does not answer: {error}") from error
         check_stream(info, settings.replicas, self._servers)
-        opened = JetStreamEntries(self._connection, LogStream(self._connection, info), self._clock, self._rng)
+        stream = LogStream(self._connection, info, self._clock)
+        opened = JetStreamEntries(self._connection, stream, self._clock, self._rng)
         await opened.open()
         return opened
 
@@ -160,8 +162,8 @@ class JetStreamEntries:
         self._order = asyncio.Lock()
         self._sent: dict[int, _Sent] = {}
         """By number: what was sent and is not known to be stored, or is but not everything before it."""
-        self._claiming = 0
-        """The number of a claim that has not succeeded yet."""
+        self._claimed = 0
+        """The number of the last claim that was tried, whatever became of it."""
         self._next = Place(0, 0, 0)
         """Where the next new entry goes; number 0: nothing may be written before a claim."""
         self._stored = Place(0, 0, 0)
@@ -193,16 +195,15 @@ class JetStreamEntries:
         await self._store(number, data, 1)
 
     async def claim(self, number: int, data: bytes) -> None:
-        if self._claiming != number:
+        if self._claimed != number:
             place = self._read if self._at_end(number) else await self._stream.find(number)
-            if place is None or place.messages:
+            if place.messages:
                 raise Taken(f"entry {number} is not the next one of {self._stream.name}")
             # What this process has sent before and not heard of is fenced like that of others.
             self._sent.clear()
-            self._claiming = number
+            self._claimed = number
             self._next = self._stored = place
         await self._store(number, data, WINDOW)
-        self._claiming = 0
 
     def _at_end(self, number: int) -> bool:
         """The entry comes next after what was read, and nothing newer was heard of."""
@@ -213,8 +214,10 @@ class JetStreamEntries:
         if sent is None:
             if 0 < number < self._stored.number:
                 return await self._compare(number, data)
-            if number != self._next.number:
+            if not self._next.number or number < self._next.number:
                 raise Taken(f"entry {number} of {self._stream.name} was not claimed by this node")
+            if number > self._next.number:
+                raise Unavailable(f"entry {number} of {self._stream.name} was put before the one in front of it")
             messages = max(messages_min, -(-len(data) // self._part_bytes))
             sent = self._sent[number] = _Sent(Place(number, self._next.sequence, messages))
             self._next = Place(number + 1, sent.place.after, 0)
@@ -298,7 +301,9 @@ class JetStreamEntries:
                 stored = await self._stream.message(place.sequence + i - 1)
                 if stored is None:
                     if (await self._stream.info())["state"]["first_seq"] > place.sequence:
-                        raise Gone(f"entry {place.number} of {self._stream.name} was purged")
+                        raise (Gone if sent.unsure else Taken)(
+                            f"entry {place.number} of {self._stream.name} is taken, and was purged"
+                        )
                     raise self._not_stored(sent, f"its place is taken, by what cannot be read yet ({error})")
                 if stored != (Mark(place.number, i, place.messages), self._part(data, i)):
                     raise Taken(f"entry {place.number} of {self._stream.name} is another one")
@@ -307,7 +312,9 @@ class JetStreamEntries:
 
     async def _compare(self, number: int, data: bytes) -> None:
         found = await self.read(number, len(data))
-        if not found or found[0][1] != data:
+        if not found:
+            raise Unsure(f"entry {number} of {self._stream.name} cannot be read yet")
+        if found[0][1] != data:
             raise Taken(f"entry {number} of {self._stream.name} is another one")
 
     # ---- reading ------------------------------------------------------------------------------------------------
@@ -317,8 +324,6 @@ class JetStreamEntries:
 
     async def read(self, first: int, bytes_max: int) -> list[tuple[int, bytes]]:
         place = self._read if self._read.number == first else await self._stream.find(first)
-        if place is None:
-            return []
         entries: list[tuple[int, bytes]] = []
         parts: list[bytes] = []
         number, sequence = first, place.sequence
@@ -387,7 +392,7 @@ class JetStreamEntries:
             return
         last, known = int(info["state"]["last_seq"]), max(self._read.sequence, self._stored.sequence) - 1
         self._seen = max(self._seen, last)
-        self._shorter_count = self._shorter_count + 1 if last < known else 0
+        self._shorter_count = self._shorter_count + 1 if last < known and in_touch(info) else 0
         if self._shorter_count >= _SHORTER_MAX:
             raise Lost(f"the NATS stream {self._stream.name} ends at {last}, and went up to {known} before")
 

@@ -19,12 +19,17 @@ from nats.aio.msg import Msg
 from headwater.log.jetstream_connection import NatsConnection, NoAnswer, NotDelivered
 from headwater.log.jetstream_servers import Refused
 from headwater.log.medium import Gone, Lost, Unavailable
+from headwater.ports import Clock
 
 ANSWER_S_MAX = 5.0
 ENTRY_HEADER = "Headwater-Entry"
 STREAM_NOT_FOUND = 10059
 _NO_MESSAGE = 10037
 _MESSAGES_MAX = 1000
+_LOOKS = 5
+_LOOK_AGAIN_S = 0.1
+_ELECTION_NS_MIN = 3_000_000_000
+"""A server stands for election when it has not heard from the leader for 4 s or more."""
 _MARK = re.compile(r"(\d+) (\d+) (\d+)")
 
 
@@ -59,8 +64,9 @@ NO_RESULT = (NotDelivered, NoAnswer, ApiError)
 
 
 class LogStream:
-    def __init__(self, connection: NatsConnection, info: dict[str, Any]) -> None:
+    def __init__(self, connection: NatsConnection, info: dict[str, Any], clock: Clock) -> None:
         self._connection = connection
+        self._clock = clock
         config = info["config"]
         self.name = str(config["name"])
         subjects = config.get("subjects") or []
@@ -159,35 +165,47 @@ class LogStream:
         except NO_RESULT as error:
             raise self.unreadable(error) from error
 
-    async def find(self, number: int) -> Place | None:
-        """Where the entry is, or will be when it is the next one; None when it is further ahead. Raises Unavailable,
-        Gone, Lost.
-
-        Entries have one message each but for claims and large ones: it is found in few steps."""
+    async def find(self, number: int) -> Place:
+        """Where the entry is, or will be when it is the next one. Raises Unavailable, Gone, and Lost when the log ends
+        before: whoever asks knows of the entry in front of it."""
         try:
-            state = (await self.info())["state"]
-            if not state["messages"]:
-                return Place(1, 1, 0) if number == self._unwritten(state) else None
-            low = await self.entry_at(state["first_seq"])
-            high = await self.entry_at(state["last_seq"])
-            if number < low.number:
-                raise Gone(f"entry {number} of {self.name} was purged")
-            if number > high.number:
-                return Place(number, high.after, 0) if number == high.number + 1 else None
-            while number != high.number:
-                if high.sequence - low.sequence == high.number - low.number or number == low.number:
-                    return Place(number, low.sequence + number - low.number, max(1, low.messages))
-                middle = await self.entry_at((low.sequence + high.sequence) // 2)
-                if middle.number > number:
-                    high = middle
-                elif middle.number > low.number:
-                    low = middle
-                else:
-                    # The middle is one of the messages of `low` itself.
-                    low = Place(low.number + 1, low.after, 0)
-            return high
+            for _ in range(_LOOKS):
+                info = await self.info()
+                place = await self._find(number, info["state"])
+                if place is not None:
+                    return place
+                if not in_touch(info):
+                    break
+                await self._clock.sleep(_LOOK_AGAIN_S)
         except NO_RESULT as error:
             raise self.unreadable(error) from error
+        text = f"the NATS stream {self.name} ends at {info['state']['last_seq']}, before entry {number - 1}"
+        if in_touch(info):
+            raise Lost(f"{text}: it is another log, or has lost its end")
+        raise Unavailable(f"{text}, as far as a server knows that has no quorum")
+
+    async def _find(self, number: int, state: dict[str, Any]) -> Place | None:
+        """Entries have one message each but for claims and large ones: it is found in few steps."""
+        if not state["messages"]:
+            return Place(1, 1, 0) if number == self._unwritten(state) else None
+        low = await self.entry_at(state["first_seq"])
+        high = await self.entry_at(state["last_seq"])
+        if number < low.number:
+            raise Gone(f"entry {number} of {self.name} was purged")
+        if number > high.number:
+            return Place(number, high.after, 0) if number == high.number + 1 else None
+        while number != high.number:
+            if high.sequence - low.sequence == high.number - low.number or number == low.number:
+                return Place(number, low.sequence + number - low.number, max(1, low.messages))
+            middle = await self.entry_at((low.sequence + high.sequence) // 2)
+            if middle.number > number:
+                high = middle
+            elif middle.number > low.number:
+                low = middle
+            else:
+                # The middle is one of the messages of `low` itself.
+                low = Place(low.number + 1, low.after, 0)
+        return high
 
     async def entry_at(self, sequence: int) -> Place:
         """The entry that the message belongs to. Raises Lost, NO_RESULT."""
@@ -213,8 +231,7 @@ class LogStream:
                 return
             newest = await self.entry_at(state["last_seq"])
             place = newest if below >= newest.number else await self.find(below)
-            if place is not None:
-                await ask(self._connection, f"STREAM.PURGE.{self.name}", {"seq": place.sequence})
+            await ask(self._connection, f"STREAM.PURGE.{self.name}", {"seq": place.sequence})
         except (*NO_RESULT, Gone) as error:
             raise Unavailable(f"{self.name} cannot be purged: {error}") from error
 
@@ -223,6 +240,13 @@ class LogStream:
         if state["last_seq"]:
             raise Lost(f"{self.name} lost everything up to {state['last_seq']}: its newest entry is never purged")
         return 1
+
+
+def in_touch(info: dict[str, Any]) -> bool:
+    """The leader that said this has heard from a quorum lately: since then nobody else can have been elected."""
+    replicas = (info.get("cluster") or {}).get("replicas") or []
+    near = [one for one in replicas if not one.get("offline") and one.get("active", 0) < _ELECTION_NS_MIN]
+    return 2 * (len(near) + 1) > len(replicas) + 1
 
 
 async def ask(connection: NatsConnection, call: str, request: dict[str, Any]) -> dict[str, Any]:
