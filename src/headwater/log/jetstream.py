@@ -65,6 +65,7 @@ _SHORTER_MAX = 3
 agreed on a little later than others may."""
 
 _STREAM_EXISTS = 10058
+_TOO_FEW_SERVERS = (10005, 10074)
 _WRONG_LAST_SEQUENCE = 10071
 _NOT_STORED = frozenset((10008, 10023, 10047, 10122, *range(10174, 10180), 10201, 10202))
 """Errors that are answered before anything is proposed: no quorum, no room, a batch that was not whole. Any other
@@ -137,6 +138,11 @@ class JetStream:
                         raise
                 info = await ask(self._connection, f"STREAM.INFO.{name}", {})
         except ApiError as error:
+            if error.code in _TOO_FEW_SERVERS:
+                raise Refused(
+                    f"a log of {settings.replicas} copies needs as many NATS servers in one cluster, running and with "
+                    f"room: {error}. Start them, or ask for 1 copy, for development"
+                ) from error
             raise Unavailable(f"the NATS stream {name} cannot be had: {error}") from error
         except (NotDelivered, NoAnswer) as error:
             raise Unavailable(f"NATS JetStream does not answer: {error}") from error
@@ -162,6 +168,8 @@ class JetStreamEntries:
         self._order = asyncio.Lock()
         self._sent: dict[int, _Sent] = {}
         """By number: what was sent and is not known to be stored, or is but not everything before it."""
+        self._sending: set[asyncio.Future[None]] = set()
+        """One for each attempt that is under way."""
         self._claimed = 0
         """The number of the last claim that was tried, whatever became of it."""
         self._next = Place(0, 0, 0)
@@ -221,8 +229,20 @@ class JetStreamEntries:
             messages = max(messages_min, -(-len(data) // self._part_bytes))
             sent = self._sent[number] = _Sent(Place(number, self._next.sequence, messages))
             self._next = Place(number + 1, sent.place.after, 0)
-        if sent.place.sequence - self._stored.sequence >= WINDOW:
-            raise self._not_stored(sent, "too many entries before it are not stored yet")
+        while sent.place.sequence - self._stored.sequence >= WINDOW:
+            if not self._sending:
+                raise self._not_stored(sent, "what stands before it is not stored yet")
+            await asyncio.wait(self._sending, return_when=asyncio.FIRST_COMPLETED)
+        sending: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._sending.add(sending)
+        try:
+            await self._send(sent, data)
+        finally:
+            self._sending.discard(sending)
+            sending.set_result(None)
+
+    async def _send(self, sent: _Sent, data: bytes) -> None:
+        number = sent.place.number
         unsure = sent.unsure
         sent.unsure = True
         try:

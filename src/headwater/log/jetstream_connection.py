@@ -197,7 +197,7 @@ class NatsConnection:
         if not self._closed:
             self._closed = True
             await self._on_cut()
-            if not self._client.is_closed:
+            if self._client.is_connected or self._client.is_reconnecting:
                 await self._client.close()
 
 
