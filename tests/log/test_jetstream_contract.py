@@ -35,8 +35,12 @@ class Place:
 async def open_entries(place: Place) -> Any:
     """The entries, with a connection of their own that ends with them: another process, as far as servers can tell."""
     process = JetStream(place.settings())
-    await process.open()
-    entries = await process.entries(place.group)
+    try:
+        await process.open()
+        entries = await process.entries(place.group)
+    except BaseException:
+        await process.close()
+        raise
     end = entries.close
 
     async def close() -> None:

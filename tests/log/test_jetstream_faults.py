@@ -4,13 +4,16 @@ lost, nothing is there twice, and the order is kept. Faults come at counts of ap
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from headwater.log.quorum import QuorumLog
+from headwater.log.jetstream_servers import Refused
+from headwater.log.medium import Unavailable, Unsure
+from headwater.log.quorum import Behind, QuorumLog
 from headwater.log.quorum_entries import Claim
 from headwater.model.events import Appended
 from tests.log import appended
@@ -20,6 +23,7 @@ from tests.support.nats import Nats, NatsServer, nats_servers
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(240)]
 RUN_S_MAX = 180
+UNDER_WAY_MAX = 4
 STREAM = "headwater-0"
 
 
@@ -30,61 +34,63 @@ def servers(tmp_path: Path) -> Iterator[Nats]:
 
 
 async def owner(place: Place, name: str) -> Running:
+    """Tries as a node would while the servers have no leader. A log that counts as damaged ends the test."""
     while True:
+        entries = None
         try:
-            log = QuorumLog(await open_entries(place))
+            entries = await open_entries(place)
+            log = QuorumLog(entries)
             await log.load()
             await log.claim(Claim(name, ""))
             return Running(log)
-        except Exception as error:  # the servers may be without a leader: another try is what a node would do
-            last = error
+        except (Unavailable, Unsure, Refused, Behind):
+            if entries is not None:
+                await entries.close()
             await asyncio.sleep(0.2)
-            del last
+
+
+async def outcome(running: Running, position: int) -> None:
+    """Returns when the position is acknowledged, or the log has failed."""
+    while running.log.synced < position and running.log.failure is None:
+        running._progress.clear()
+        await running._progress.wait()
 
 
 class History:
-    """What one client after another asked for, and what it was told."""
+    """What one owner after another was given, and what it acknowledged."""
 
     def __init__(self) -> None:
         self.given: list[bytes] = []
         self.acknowledged: list[bytes] = []
         self.owners_count = 0
 
-    async def append(self, place: Place, counts: int, at: dict[int, Callable[[], None]], width: int = 4) -> None:
-        """Appends one after another, `width` of them under way, under a new owner whenever the log has failed."""
+    async def take_over(self, place: Place) -> Running:
+        self.owners_count += 1
+        return await owner(place, f"owner {self.owners_count}")
+
+    async def append(self, place: Place, count: int, faults: dict[int, Callable[[], None]]) -> None:
+        """Appends with a few under way, and with a new owner whenever the log has failed."""
         running = await self.take_over(place)
-        waiting: list[tuple[int, bytes]] = []
+        waiting: deque[tuple[int, bytes]] = deque()
         n = 0
-        while n < counts or waiting:
-            if n < counts and len(waiting) < width:
-                if n in at:
-                    await asyncio.to_thread(at[n])
-                payload = b"%d of %d" % (n, self.owners_count)
+        while n < count or waiting:
+            if n < count and len(waiting) < UNDER_WAY_MAX:
+                if n in faults:
+                    await asyncio.to_thread(faults[n])
+                payload = b"%d of owner %d" % (n, self.owners_count)
                 self.given.append(payload)
                 waiting.append((running.log.add(appended(payload), True), payload))
                 running.log.commit()
                 n += 1
                 continue
-            log, position = running.log, waiting[0][0]
-            await running.until_long(lambda log=log, position=position: log.synced >= position or log.failure)
-            while waiting and waiting[0][0] <= log.synced:
-                self.acknowledged.append(waiting.pop(0)[1])
-            if log.failure is not None:
+            await outcome(running, waiting[0][0])
+            while waiting and waiting[0][0] <= running.log.synced:
+                self.acknowledged.append(waiting.popleft()[1])
+            if running.log.failure is not None:
                 waiting.clear()
+                await running.log.closed()
                 running = await self.take_over(place)
         await running.log.closed()
-
-    async def take_over(self, place: Place) -> Running:
-        self.owners_count += 1
-        running = await owner(place, f"owner {self.owners_count}")
-
-        async def until_long(holds: Callable[[], Any]) -> None:
-            while not holds():
-                running._progress.clear()
-                await running._progress.wait()
-
-        running.until_long = until_long  # type: ignore[attr-defined]
-        return running
 
     async def check(self, place: Place) -> None:
         running = await self.take_over(place)
@@ -160,5 +166,34 @@ def test_every_server_is_killed_at_once_while_an_owner_appends(servers: Nats) ->
 
         await history.append(place, 300, {100: kill_all_and_start, 200: kill_all_and_start})
         await history.check(place)
+
+    run(body())
+
+
+def test_a_stopped_server_whose_socket_is_full_is_left_for_another_one(servers: Nats) -> None:
+    """A client that closes a connection waits until what it has buffered is written, which a stopped server never
+    reads."""
+
+    async def body() -> None:
+        place = Place(servers, 0)
+        entries = await open_entries(place)
+        await entries.claim(1, b"claim")
+        port = entries._connection._client.connected_url.port
+        near = next(server for server in servers.servers if server.port == port)
+        await asyncio.to_thread(near.stop)
+        large = bytes(32 << 20)
+        while True:
+            try:
+                await entries.put(2, large)
+                break
+            except (Unavailable, Unsure):
+                await asyncio.sleep(0.1)
+        assert entries._connection._client.connected_url.port != port
+        reader = await open_entries(place)
+        assert [number for number, _ in await reader.read(1, 1 << 20)] == [1]
+        assert await reader.read(2, 1 << 20) == [(2, large)]
+        await asyncio.to_thread(near.cont)
+        await entries.close()
+        await reader.close()
 
     run(body())

@@ -40,7 +40,6 @@ from headwater.log.jetstream_servers import (
     stream_config,
 )
 from headwater.log.jetstream_stream import (
-    ANSWER_S_MAX,
     ENTRY_HEADER,
     NO_RESULT,
     STREAM_NOT_FOUND,
@@ -57,8 +56,13 @@ from headwater.ports import SYSTEM_CLOCK, Clock, Rng, SystemRng
 
 WINDOW = 16
 """How many messages beyond the last known one an owner may send: part of the format, for it is what a claim covers."""
+STORED_S_MAX = 1.0
+"""What has had no answer by then is sent again, which is always safe. An election takes longer."""
 WAIT_S = 1.0
+_MAKE_S_MAX = 10.0
 _HEADERS_BYTES_MAX = 1024
+_BYTES_PER_S_MIN = 5_000_000
+"""A large entry has as much longer to be answered."""
 _LAST_SEQUENCE = re.compile(r"wrong last sequence: (\d+)")
 _SHORTER_MAX = 3
 """So many times in a row has the stream to be shorter than it was before it counts as damaged: a leader stores what is
@@ -131,7 +135,7 @@ class JetStream:
                 subjects = f"{settings.name}.{group}.{self._rng.token(8).hex()}"
                 config = stream_config(name, f"{subjects}.log", f"{subjects}.stored", settings.replicas)
                 try:
-                    await ask(self._connection, f"STREAM.CREATE.{name}", config)
+                    await ask(self._connection, f"STREAM.CREATE.{name}", config, _MAKE_S_MAX)
                 except ApiError as error:
                     # Somebody else made it in between.
                     if error.code != _STREAM_EXISTS:
@@ -251,6 +255,7 @@ class JetStreamEntries:
             ack = decode(await answer)
         except NotDelivered as error:
             sent.unsure = unsure
+            # Nobody takes its subject: there is no leader, or no such stream any more.
             await self._stream.info_if_known()
             raise self._not_stored(sent, str(error)) from error
         except NoAnswer as error:
@@ -290,7 +295,7 @@ class JetStreamEntries:
         condition = {"Nats-Expected-Last-Sequence": str(place.sequence - 1)}
         if place.messages == 1:
             headers = {ENTRY_HEADER: f"{place.number} 1 1"} | condition
-            return await self._connection.ask(subject, data, ANSWER_S_MAX, headers)
+            return await self._connection.ask(subject, data, STORED_S_MAX, headers)
         # A batch that is tried again is another one: the servers may still hold a part of the first.
         batch = self._rng.token(12).hex()
         for i in range(1, place.messages + 1):
@@ -302,7 +307,8 @@ class JetStreamEntries:
             if i < place.messages:
                 await self._connection.tell(subject, self._part(data, i), headers | (condition if i == 1 else {}))
         headers["Nats-Batch-Commit"] = "1"
-        return await self._connection.ask(subject, self._part(data, place.messages), ANSWER_S_MAX, headers)
+        within_s = STORED_S_MAX + len(data) / _BYTES_PER_S_MIN
+        return await self._connection.ask(subject, self._part(data, place.messages), within_s, headers)
 
     def _part(self, data: bytes, i: int) -> bytes:
         return data[(i - 1) * self._part_bytes : i * self._part_bytes]

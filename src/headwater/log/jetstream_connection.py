@@ -25,8 +25,9 @@ from nats.errors import Error as NatsError
 from headwater.log.medium import Unavailable
 from headwater.ports import Clock, Rng
 
-PING_S = 1
-"""A server that has not answered two of these is given up, and another one is taken."""
+PING_S = 0.5
+PINGS_MAX = 3
+"""A server that has not answered so many of these is given up, and another one is taken."""
 CONNECT_S_MAX = 10.0
 _SWEEP_S = 0.25
 
@@ -42,11 +43,12 @@ class NoAnswer(Exception):
 class _Awaited:
     """A reply, or several of which the last one is a status."""
 
-    __slots__ = ("deadline_s", "done", "many", "messages")
+    __slots__ = ("deadline_s", "done", "many", "messages", "within_s")
 
-    def __init__(self, done: asyncio.Future[list[Msg]], deadline_s: float, many: bool) -> None:
+    def __init__(self, done: asyncio.Future[list[Msg]], now_s: float, within_s: float, many: bool) -> None:
         self.done = done
-        self.deadline_s = deadline_s
+        self.deadline_s = now_s + within_s
+        self.within_s = within_s
         self.many = many
         self.messages: list[Msg] = []
 
@@ -76,7 +78,7 @@ class NatsConnection:
                 reconnect_time_wait=0.2,
                 max_reconnect_attempts=-1,
                 ping_interval=PING_S,
-                max_outstanding_pings=2,
+                max_outstanding_pings=PINGS_MAX,
                 disconnected_cb=self._on_cut,
                 reconnected_cb=self._on_back,
                 error_cb=self._on_error,
@@ -125,7 +127,8 @@ class NatsConnection:
         return await self._send(subject, data, within_s, headers, False)
 
     async def ask_for_many(self, subject: str, data: bytes, within_s: float) -> list[Msg]:
-        """The replies, of which the last one has a status. Raises NotDelivered, NoAnswer."""
+        """The replies, each within the time after the one before; the last one has a status. Raises NotDelivered,
+        NoAnswer."""
         return await (await self._send(subject, data, within_s, None, True))
 
     async def tell(self, subject: str, data: bytes, headers: dict[str, str]) -> None:
@@ -138,7 +141,7 @@ class NatsConnection:
         self._asked += 1
         key = str(self._asked)
         done: asyncio.Future[list[Msg]] = asyncio.get_running_loop().create_future()
-        self._awaited[key] = _Awaited(done, self._clock.monotonic_s() + within_s, many)
+        self._awaited[key] = _Awaited(done, self._clock.monotonic_s(), within_s, many)
         done.add_done_callback(lambda _: self._awaited.pop(key, None))
         try:
             await self._publish(subject, data, f"{self._inbox}.{key}", headers)
@@ -164,6 +167,7 @@ class NatsConnection:
             awaited.done.set_exception(NotDelivered("no NATS server answers for it"))
             return
         awaited.messages.append(message)
+        awaited.deadline_s = self._clock.monotonic_s() + awaited.within_s
         if not awaited.many or status is not None:
             awaited.done.set_result(awaited.messages)
 

@@ -21,7 +21,8 @@ from headwater.log.jetstream_servers import Refused
 from headwater.log.medium import Gone, Lost, Unavailable
 from headwater.ports import Clock
 
-ANSWER_S_MAX = 5.0
+ANSWER_S_MAX = 2.0
+_AT_ONCE_S = 0.5
 ENTRY_HEADER = "Headwater-Entry"
 STREAM_NOT_FOUND = 10059
 _NO_MESSAGE = 10037
@@ -86,10 +87,10 @@ class LogStream:
 
     # ---- messages -----------------------------------------------------------------------------------------------
 
-    async def info(self) -> dict[str, Any]:
+    async def info(self, within_s: float = ANSWER_S_MAX) -> dict[str, Any]:
         """From the leader. Raises Lost when it is another stream, and NO_RESULT."""
         try:
-            info = await ask(self._connection, f"STREAM.INFO.{self.name}", {})
+            info = await ask(self._connection, f"STREAM.INFO.{self.name}", {}, within_s)
         except ApiError as error:
             if error.code == STREAM_NOT_FOUND:
                 raise Lost(f"the NATS stream {self.name} was deleted: restore it, or restore the cluster") from error
@@ -99,9 +100,9 @@ class LogStream:
         return info
 
     async def info_if_known(self) -> dict[str, Any] | None:
-        """None when nobody answers. Raises Lost."""
+        """None when nobody answers at once. Raises Lost."""
         try:
-            return await self.info()
+            return await self.info(_AT_ONCE_S)
         except NO_RESULT:
             return None
 
@@ -249,9 +250,11 @@ def in_touch(info: dict[str, Any]) -> bool:
     return 2 * (len(near) + 1) > len(replicas) + 1
 
 
-async def ask(connection: NatsConnection, call: str, request: dict[str, Any]) -> dict[str, Any]:
+async def ask(
+    connection: NatsConnection, call: str, request: dict[str, Any], within_s: float = ANSWER_S_MAX
+) -> dict[str, Any]:
     """Raises NO_RESULT."""
-    answer = await connection.ask(f"$JS.API.{call}", json.dumps(request).encode(), ANSWER_S_MAX)
+    answer = await connection.ask(f"$JS.API.{call}", json.dumps(request).encode(), within_s)
     return decode(await answer)
 
 
