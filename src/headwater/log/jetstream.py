@@ -377,15 +377,15 @@ class JetStreamEntries:
         return entries
 
     async def _messages(self, sequence: int, bytes_max: int) -> list[tuple[int, Mark, bytes]]:
-        """From any server. When it does not have what was heard of, from the leader."""
+        """From any server; from the leader when that one gives no answer, or does not have what was heard of."""
         found = await self._stream.messages(sequence, bytes_max)
-        if not found and self._seen >= sequence:
-            try:
-                one = await self._stream.message(sequence)
-            except NO_RESULT as error:
-                raise self._stream.unreadable(error) from error
-            return [] if one is None else [(sequence, *one)]
-        return found
+        if found or (found is not None and self._seen < sequence):
+            return found
+        try:
+            one = await self._stream.message(sequence)
+        except NO_RESULT as error:
+            raise self._stream.unreadable(error) from error
+        return [] if one is None else [(sequence, *one)]
 
     async def wait(self, number: int) -> None:
         place = self._read

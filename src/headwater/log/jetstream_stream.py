@@ -23,6 +23,8 @@ from headwater.ports import Clock
 
 ANSWER_S_MAX = 2.0
 _AT_ONCE_S = 0.5
+_READ_S = (0.5, 1.0, 2.0)
+"""Each time another server may be asked."""
 ENTRY_HEADER = "Headwater-Entry"
 STREAM_NOT_FOUND = 10059
 _NO_MESSAGE = 10037
@@ -122,22 +124,24 @@ class LogStream:
                 headers.setdefault(name.strip(), value.strip())
         return self._judge(headers)[1], base64.b64decode(stored.get("data", ""))
 
-    async def messages(self, sequence: int, bytes_max: int) -> list[tuple[int, Mark, bytes]]:
-        """From `sequence` or the next one that is there, in order, as any of the servers has them. Raises Unavailable,
-        Lost."""
+    async def messages(self, sequence: int, bytes_max: int) -> list[tuple[int, Mark, bytes]] | None:
+        """From `sequence` or the next one that is there, in order, as any of the servers has them. None when they give
+        no answer: the one that is asked may be stopped, and the others do not know. Raises Unavailable, Lost."""
         request = json.dumps({"seq": sequence, "batch": _MESSAGES_MAX, "max_bytes": bytes_max}).encode()
-        try:
-            *found, status = await self._connection.ask_for_many(
-                f"$JS.API.DIRECT.GET.{self.name}", request, ANSWER_S_MAX
-            )
-        except NotDelivered as error:
-            await self.info_if_known()
-            raise self.unreadable(error) from error
-        except NoAnswer as error:
-            raise self.unreadable(error) from error
-        if (status.headers or {}).get("Status") not in ("204", "404"):
-            raise Unavailable(f"{self.name} cannot be read: {status.headers}")
-        return [(*self._judge(message.headers or {}), message.data) for message in found]
+        for within_s in _READ_S:
+            try:
+                *found, status = await self._connection.ask_for_many(
+                    f"$JS.API.DIRECT.GET.{self.name}", request, within_s
+                )
+            except NotDelivered as error:
+                await self.info_if_known()
+                raise self.unreadable(error) from error
+            except NoAnswer:
+                continue
+            if (status.headers or {}).get("Status") not in ("204", "404"):
+                raise Unavailable(f"{self.name} cannot be read: {status.headers}")
+            return [(*self._judge(message.headers or {}), message.data) for message in found]
+        return None
 
     def _judge(self, headers: dict[str, str]) -> tuple[int, Mark]:
         sequence = int(headers["Nats-Sequence"])
