@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Container, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -68,8 +68,11 @@ class History:
         self.owners_count += 1
         return await owner(place, f"owner {self.owners_count}")
 
-    async def append(self, place: Place, count: int, faults: dict[int, Callable[[], None]]) -> None:
-        """Appends with a few under way, and with a new owner whenever the log has failed."""
+    async def append(
+        self, place: Place, count: int, faults: dict[int, Callable[[], None]], taken_at: Container[int] = ()
+    ) -> None:
+        """Appends with a few under way, and with a new owner whenever the log has failed. At some of them another node
+        takes the group, while those before are on their way."""
         running = await self.take_over(place)
         waiting: deque[tuple[int, bytes]] = deque()
         n = 0
@@ -81,6 +84,9 @@ class History:
                 self.given.append(payload)
                 waiting.append((running.log.add(appended(payload), True), payload))
                 running.log.commit()
+                if n in taken_at:
+                    other = await owner(place, f"taker at {n}")
+                    await other.log.closed()
                 n += 1
                 continue
             await outcome(running, waiting[0][0])
@@ -165,6 +171,25 @@ def test_every_server_is_killed_at_once_while_an_owner_appends(servers: Nats) ->
             servers.wait_ready()
 
         await history.append(place, 300, {100: kill_all_and_start, 200: kill_all_and_start})
+        await history.check(place)
+
+    run(body())
+
+
+def test_a_group_that_is_taken_again_and_again_while_the_leader_is_killed_keeps_what_was_acknowledged(
+    servers: Nats,
+) -> None:
+    async def body() -> None:
+        place, history = Place(servers, 0), History()
+
+        def kill_and_start() -> None:
+            killed = leader(servers)
+            killed.kill()
+            killed.start()
+            servers.wait_ready()
+
+        await history.append(place, 200, {62: kill_and_start, 122: kill_and_start}, range(3, 200, 20))
+        assert history.owners_count > 10
         await history.check(place)
 
     run(body())
