@@ -45,7 +45,10 @@ TIMED = re.compile(r"(engine|lake|log|catalog)/.*")
 """Rooms that take time from the clock they are given, so that a simulated world can run them."""
 SEAMS = (
     Seam(re.compile(r"model/.*|(.*/)?wire\.py|log/frames\.py"), IMPURE),
-    Seam(re.compile(r"engine/.*"), rooms("doors", "cluster", "log.wal", "log.jetstream", "lake", "catalog")),
+    Seam(
+        re.compile(r"engine/.*"),
+        rooms("doors", "cluster", "log.wal", "log.jetstream", "log.objects", "log.object_places", "lake", "catalog"),
+    ),
     Seam(TIMED, ("time",)),
     Seam(re.compile(r"log/.*"), rooms("engine", "doors", "lake", "catalog")),
     Seam(re.compile(r"lake/.*"), rooms("engine", "doors", "log", "catalog")),

@@ -279,4 +279,3 @@ def test_a_directory_that_cannot_be_locked_is_told_in_a_line(left: Path) -> None
     (left / "lock").mkdir()
     done = CliRunner().invoke(app, ["lake", "verify", "--data", str(left)])
     assert done.exit_code == 1 and "cannot use the data directory" in done.output
-

@@ -124,9 +124,7 @@ def test_a_fault_in_a_handler_is_a_500_with_an_id(node: Here, monkeypatch: pytes
         assert connection.request("GET", "/healthz").status == 200
 
 
-def test_a_fault_among_pipelined_requests_is_answered_in_its_turn(
-    node: Here, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fault_among_pipelined_requests_is_answered_in_its_turn(node: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     with node.connect() as connection, logged() as events:
         monkeypatch.setattr(DurableStreams, "_head", broken)
         read = f"GET {PATH} HTTP/1.1\r\nHost: x\r\n\r\n".encode()

@@ -136,9 +136,7 @@ def test_many_entries_for_a_process_keep_their_order_over_several_questions__app
 
 def test_a_long_request_is_answered_in_order_too__append(both: TwoMembers) -> None:
     names = both.names(0, 3) + both.names(1, 3)
-    entries = [
-        {"stream": name, "text": [f"{n};", "y" * 50], **TEXTS} for n in range(400) for name in names
-    ]
+    entries = [{"stream": name, "text": [f"{n};", "y" * 50], **TEXTS} for n in range(400) for name in names]
     assert statuses(bulk(both, 1, entries)) == [204] * 2_400
     expected = b"".join(b"%d;" % n + b"y" * 50 for n in range(400))
     assert [both.read(name).body == expected for name in names] == [True] * 6
@@ -312,9 +310,7 @@ def test_one_connection_tells_of_every_group_and_of_streams_that_come_later__tai
 
 
 @pytest.mark.parametrize("resumed_at", [0, 1])
-def test_a_resume_at_any_event_tells_the_rest_each_once_and_in_order__tail(
-    both: TwoMembers, resumed_at: int
-) -> None:
+def test_a_resume_at_any_event_tells_the_rest_each_once_and_in_order__tail(both: TwoMembers, resumed_at: int) -> None:
     names = everywhere(both)
     for n in range(6):
         bulk(both, n % 2, [{"stream": name, "text": [f"{n}a", f"{n}b"], **TEXTS} for name in names])

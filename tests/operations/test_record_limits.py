@@ -108,9 +108,7 @@ def bulk_bodies(entries: list[list[str]], path: str) -> dict[str, tuple[dict[str
 
 @pytest.mark.parametrize("form", ["records", "text", "packed text", "packed binary"])
 @pytest.mark.parametrize("count", [LIMIT + 1, 300_000])
-def test_an_entry_with_too_many_records_refuses_the_whole_request__bulk(
-    stream: Stream, form: str, count: int
-) -> None:
+def test_an_entry_with_too_many_records_refuses_the_whole_request__bulk(stream: Stream, form: str, count: int) -> None:
     headers, body = bulk_bodies([["11"], ["11"] * count, ["11"]], stream.path)[form]
     assert_told(stream.node.request("POST", BULK, headers, body), "1000 ")
     assert records_of(stream) == 0

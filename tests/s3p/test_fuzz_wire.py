@@ -174,10 +174,9 @@ def alike(name: bytes, payload: bytes, spelled: bytes) -> bytes:
 
 lengths = st.sampled_from([b""] * 9 + [b"0", b"00", b"+", b" ", b"-", b"9999999999", b"\xb2"])
 too_long = st.just(b"x" * (LIMITS.record_bytes_max + 1))
-repeats = st.lists(
-    st.builds(alike, st.sampled_from([b"s", b"s", b"t"]), payloads | too_long, lengths), max_size=8
-).map(b"".join)
-
+repeats = st.lists(st.builds(alike, st.sampled_from([b"s", b"s", b"t"]), payloads | too_long, lengths), max_size=8).map(
+    b"".join
+)
 
 
 @st.composite

@@ -115,9 +115,7 @@ class Member:
             reads = Reads(group, None)
             placements = group.domains[Placements.name] = Placements(group.catalog)
             by_id = ReadsById(group, reads)
-            owned[number] = SimpleNamespace(
-                group=group, reads=reads, by_id=by_id, number=number, placements=placements
-            )
+            owned[number] = SimpleNamespace(group=group, reads=reads, by_id=by_id, number=number, placements=placements)
         self.questions = Routed(members.me, members.count, everyone)
         self.engine = engine = Engine(owned, GROUPS, clock, self.questions)
         buckets = Buckets(engine, self.questions)
@@ -168,9 +166,7 @@ class TwoMembers:
 
     async def _start(self, count: int, directory: Path) -> None:
         everyone: dict[int, Routed] = {}
-        self.members = [
-            Member(Members(me, count, GROUPS, directory), everyone, self.blobs) for me in range(count)
-        ]
+        self.members = [Member(Members(me, count, GROUPS, directory), everyone, self.blobs) for me in range(count)]
         for member in self.members:
             await member.start()
 

@@ -17,7 +17,7 @@ The next epoch begins with the number after the seal, in a folder that tells bot
 
 Only the owner of an epoch, and who seals it, writes into its folder. That is why an entry in front of a genuine seal
 may be created again after it was purged and does no harm: it is the same entry. A *seal* at a purged number would do
-harm: it comes from a follower that slept while the log went on. `settled` tells: a purge leaves an object behind, in
+harm: it comes from a standby that slept while the log went on. `settled` tells: a purge leaves an object behind, in
 each epoch, that says that the purged numbers were there. A seal with such an object behind it counts for nobody, and
 who meets it or made it is too far behind (Gone).
 """
@@ -40,6 +40,8 @@ _READS_AT_ONCE = 4
 _DELETES_AT_ONCE = 16
 _POLL_S_MIN, _POLL_S_MAX = 0.02, 0.5
 _POLLS_PER_WAIT = 8
+_NEWEST_COUNT = 16
+"""More than can be in flight at once."""
 
 
 class _Epoch(NamedTuple):
@@ -90,13 +92,15 @@ class ObjectEntries:
             if epoch is not None:
                 held[epoch].add(_number_of(key))
         last = self._epochs[-1]
-        head = min(held[last], default=last.first)
-        for epoch, later in zip(reversed(self._epochs[:-1]), reversed(self._epochs), strict=False):
-            if head > later.first:
-                break
-            # An older epoch is whole up to its seal, except for what was purged from its beginning.
-            while head - 1 >= epoch.first and head - 1 in held[epoch]:
+        # What is missing at the beginning of the last epoch was purged, or is still under way: what the newest objects
+        # know to be settled tells.
+        newest = [await self._get(last, number) for number in sorted(held[last])[-_NEWEST_COUNT:]]
+        head = max((stored.settled for stored in newest if stored is not None), default=last.first)
+        for epoch in reversed(self._epochs):
+            while head > epoch.first and head - 1 in held[epoch]:
                 head -= 1
+            if head > epoch.first:
+                break
         return head
 
     async def read(self, first: int, bytes_max: int) -> list[tuple[int, bytes]]:
@@ -180,7 +184,12 @@ class ObjectEntries:
         """Called where reading begins: nothing is there. Raises when something was, or must be."""
         if await self._was_purged(epoch, number):
             raise Gone(f"entry {number} of the log was purged")
-        if not self._is_last(epoch) or (number > epoch.first and await self._get(epoch, number - 1) is None):
+        # The entry before it is there, or was: it may have been purged since this process looked for the first time.
+        if not self._is_last(epoch) or (
+            number > epoch.first
+            and await self._get(epoch, number - 1) is None
+            and not await self._was_purged(epoch, number - 1)
+        ):
             raise Lost(f"the log ends before entry {number}")
 
     async def _check_seal(self, epoch: _Epoch, number: int) -> None:

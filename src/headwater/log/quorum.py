@@ -15,13 +15,14 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from headwater.log import entries
-from headwater.log.medium import Entries, Gone, Lost, Taken, Unavailable, Unsure
+from headwater.log.medium import Entries, Gone, Lost, MediumError, Taken, Unavailable, Unsure
 from headwater.log.quorum_entries import (
     KIND_BATCH,
     KIND_CLAIM,
     TOKEN_BYTES,
     Claim,
     Cursor,
+    FormatUnknown,
     LogDamaged,
     Reader,
     encode_claim,
@@ -96,6 +97,7 @@ class QuorumLog:
         self._ends: deque[tuple[int, int]] = deque()
         """(position after it, number) of every entry that may still be purged."""
         self._owns = False
+        self._entry_bytes_max = 0
         self._batch: _Batch | None = None
         self._committed: deque[_Batch] = deque()
         self._barriers: list[asyncio.Future[None]] = []
@@ -134,6 +136,8 @@ class QuorumLog:
         if cursor is None:
             cursor = Cursor(number=await self._medium.head())
         self._reader = Reader(cursor, claim)
+        self._loaded = []
+        self._ends.clear()
         begun = cursor.number == 1 or cursor.incarnation != 0
         while found := await self._medium.read(self._reader.cursor.number, READ_BYTES):
             if not begun:
@@ -148,13 +152,16 @@ class QuorumLog:
     async def more(self) -> list[tuple[int, Event]]:
         """What follows in the log, with positions; [] at its end for now. For standbys: only what stays is returned.
 
-        Raises like `load`, and then has taken nothing from where it was stopped."""
+        Raises like `load`. What comes before the place where it is stopped is returned first."""
         events: list[tuple[int, Event]] = []
-        while found := await self._medium.read(self._reader.cursor.number, READ_BYTES):
+        while not events and (found := await self._medium.read(self._reader.cursor.number, READ_BYTES)):
             for number, data in found:
-                events += self._take(number, data)
-            if events:
-                break
+                try:
+                    events += self._take(number, data)
+                except (LogDamaged, FormatUnknown):
+                    if not events:
+                        raise
+                    break
         return events
 
     async def wait(self) -> None:
@@ -206,6 +213,7 @@ class QuorumLog:
             await self._clock.sleep(pause_s)
             pause_s = min(pause_s * 2, _AGAIN_S_MAX)
         self._take(at.number, data)
+        self._entry_bytes_max = self._medium.entry_bytes_max
         self._owns = True
         return claim
 
@@ -222,7 +230,7 @@ class QuorumLog:
         parts = batch.parts
         held = len(parts)
         size = entries.encode(event, self.tail, parts)
-        if held and self.tail + size - batch.start > self._medium.entry_bytes_max:
+        if held and self.tail + size - batch.start > self._entry_bytes_max:
             event_parts = parts[held:]
             del parts[held:]
             self.commit()
@@ -269,8 +277,7 @@ class QuorumLog:
         at = self._next
         parts: list[bytes] = []
         end = at.position
-        bytes_max = self._medium.entry_bytes_max
-        while self._committed and (not parts or self._committed[0].end - at.position <= bytes_max):
+        while self._committed and (not parts or self._committed[0].end - at.position <= self._entry_bytes_max):
             batch = self._committed.popleft()
             parts += batch.parts
             end = batch.end
@@ -292,7 +299,7 @@ class QuorumLog:
                 sent.outcome = True
                 break
             except Taken as error:
-                sent.outcome = LogFailure(FENCED, f"another node took the group over ({error.reason})")
+                sent.outcome = LogFailure(FENCED, f"another node took the group over: ask again ({error.reason})")
                 break
             except (Gone, Lost) as error:
                 sent.outcome = LogFailure(UNKNOWN, f"what became of entry {sent.number} is not known: {error.reason}")
@@ -356,7 +363,7 @@ class QuorumLog:
     # ---- forgetting and closing ---------------------------------------------------------------------------------
 
     def trim(self, below: int) -> None:
-        """See `Log.trim`. A follower forgets what it knows of those entries; only an owner lets them be purged."""
+        """See `Log.trim`. A standby forgets what it knows of those entries; only an owner lets them be purged."""
         number = 0
         # The newest entry stays: it says where the log ends.
         while len(self._ends) > 1 and self._ends[0][0] <= below:
@@ -373,7 +380,7 @@ class QuorumLog:
                 below = self._purge_below
                 await self._medium.purge(below)
                 done = below
-        except Unavailable:
+        except MediumError:
             pass  # the next trim goes further and takes these along
         finally:
             self._purging = None
@@ -387,13 +394,17 @@ class QuorumLog:
     async def closed(self) -> None:
         """Returns when everything gathered is acknowledged, or the log has failed, and nothing runs any more."""
         self.close()
-        if self._sent or self._committed:
+        if self._is_busy():
             self._idle = asyncio.get_running_loop().create_future()
             await self._idle
         if self._purging is not None:
             self._purging.cancel()
+            await asyncio.gather(self._purging, return_exceptions=True)
         await self._medium.close()
 
+    def _is_busy(self) -> bool:
+        return bool(self._sent or self._committed or self._barriers)
+
     def _end_when_idle(self) -> None:
-        if self._idle is not None and not self._idle.done() and not self._sent and not self._committed:
+        if self._idle is not None and not self._idle.done() and not self._is_busy():
             self._idle.set_result(None)

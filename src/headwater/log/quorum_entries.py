@@ -11,8 +11,9 @@ Owns what makes an entry valid, and where a reader stands. Never talks to a medi
     24  u64  epoch of the owner that wrote it; of a claim: the epoch that it begins
     32  u64  log position of its first event
     40  16s  token: no other entry has it
-    56  ...  body: of a BATCH the frames of its events (none: a barrier), of a CLAIM its msgpack
-    -8  u64  xxh3-64 of everything before it
+    56  u64  size of the body
+    64  u64  xxh3-64 of everything before it, and of a claim's body; frames prove themselves
+    72  ...  body: of a BATCH the frames of its events (none: a barrier), of a CLAIM its msgpack
 
 An epoch begins with a claim and ends with the first entry that is not of it. What follows up to the next claim of a
 higher epoch is void: it was sent by an owner that did not yet know that it had lost the group.
@@ -36,10 +37,9 @@ FORMAT = 1
 TOKEN_BYTES = 16
 
 _MAGIC = b"HWQ1"
-_HEAD = Struct("<4sBBHQQQQ16s")
+_HEAD = Struct("<4sBBHQQQQ16sQ")
 _CHECKSUM = Struct("<Q")
-HEAD_BYTES = _HEAD.size
-OVERHEAD = HEAD_BYTES + _CHECKSUM.size
+HEAD_BYTES = _HEAD.size + _CHECKSUM.size
 
 
 class LogDamaged(Exception):
@@ -93,9 +93,10 @@ class Cursor(msgspec.Struct, frozen=True, array_like=True):
 
 def encode_entry(kind: int, at: Cursor, token: bytes, parts: list[bytes]) -> bytes:
     """The entry to be written at the cursor."""
-    head = _HEAD.pack(_MAGIC, kind, FORMAT, 0, at.incarnation, at.number, at.epoch, at.position, token)
-    data = b"".join((head, *parts))
-    return data + _CHECKSUM.pack(xxh3_64_intdigest(data))
+    size = sum(map(len, parts))
+    head = _HEAD.pack(_MAGIC, kind, FORMAT, 0, at.incarnation, at.number, at.epoch, at.position, token, size)
+    covered = head if kind == KIND_BATCH else b"".join((head, *parts))
+    return b"".join((head, _CHECKSUM.pack(xxh3_64_intdigest(covered)), *parts))
 
 
 class Reader:
@@ -107,9 +108,9 @@ class Reader:
 
     def begin(self, number: int, data: bytes) -> None:
         """Stands before this entry, whatever it says: nothing before it is held any more. Raises LogDamaged."""
-        if len(data) < OVERHEAD or data[:4] != _MAGIC:
+        if len(data) < HEAD_BYTES or data[:4] != _MAGIC:
             raise LogDamaged(number, 0, "that is not an entry of a log")
-        _, kind, _, _, incarnation, _, epoch, position, _ = _HEAD.unpack_from(data)
+        _, kind, _, _, incarnation, _, epoch, position, _, _ = _HEAD.unpack_from(data)
         self.cursor = Cursor(number, position, epoch - (kind == KIND_CLAIM), False, incarnation)
 
     def take(self, number: int, data: bytes) -> list[tuple[int, Event]]:
@@ -120,13 +121,12 @@ class Reader:
         at = self.cursor
         if number != at.number:
             raise LogDamaged(at.number, at.position, f"entry {number} came instead of entry {at.number}")
-        body = memoryview(data)[HEAD_BYTES : -_CHECKSUM.size]
-        if len(data) < OVERHEAD or data[:4] != _MAGIC:
+        if len(data) < HEAD_BYTES or data[:4] != _MAGIC:
             raise LogDamaged(number, at.position, "that is not an entry of a log")
-        _, kind, version, _, incarnation, own_number, epoch, position, _ = _HEAD.unpack_from(data)
-        if _CHECKSUM.unpack_from(data, len(data) - _CHECKSUM.size)[0] != xxh3_64_intdigest(
-            memoryview(data)[: -_CHECKSUM.size]
-        ):
+        _, kind, version, _, incarnation, own_number, epoch, position, _, size = _HEAD.unpack_from(data)
+        body = memoryview(data)[HEAD_BYTES:]
+        covered = data[: _HEAD.size] if kind == KIND_BATCH else data[: _HEAD.size] + data[HEAD_BYTES:]
+        if size != len(body) or _CHECKSUM.unpack_from(data, _HEAD.size)[0] != xxh3_64_intdigest(covered):
             raise LogDamaged(number, at.position, "its checksum does not hold")
         if at.incarnation and incarnation != at.incarnation:
             raise LogDamaged(number, at.position, "it belongs to another log: the log was deleted and made again")
@@ -139,6 +139,8 @@ class Reader:
             self.claim = _decode_claim(number, position, body)
             self.cursor = Cursor(number + 1, position, epoch, False, incarnation)
             return []
+        if epoch > at.epoch:
+            raise LogDamaged(number, at.position, f"it is of epoch {epoch}, and the claim that began it is missing")
         if kind == KIND_CLAIM or epoch != at.epoch or at.ended:
             self.cursor = Cursor(number + 1, at.position, at.epoch, True, incarnation)
             return []
