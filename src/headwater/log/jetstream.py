@@ -71,9 +71,9 @@ agreed on a little later than others may."""
 _STREAM_EXISTS = 10058
 _TOO_FEW_SERVERS = (10005, 10074)
 _WRONG_LAST_SEQUENCE = 10071
-_NOT_STORED = frozenset((10008, 10023, 10047, 10122, *range(10174, 10180), 10201, 10202))
-"""Errors that are answered before anything is proposed: no quorum, no room, a batch that was not whole. Any other
-error leaves the outcome open."""
+_NOT_STORED = frozenset((10023, 10047, 10174, 10175, 10176, 10177))
+"""Errors that are answered before anything is proposed: no room, or a batch that was not whole. Any other error leaves
+the outcome open."""
 
 
 class JetStreamSettings(msgspec.Struct, frozen=True):
