@@ -81,15 +81,13 @@ from headwater.observe.health import Health
 from headwater.observe.metrics import Metrics
 from headwater.ports import BlobsUnavailable, Catalog, CatalogCopy, Log, SystemClock, SystemRng
 from headwater.security.name_hash import NameHash
+from headwater.setting_values import shown_address
+from headwater.start_refused import CannotStart
 from headwater.subscriptions.keys import Keys
 from headwater.subscriptions.manager import Manager
 from headwater.subscriptions.webhooks import WebhookClient
 
 log = structlog.get_logger("headwater")
-
-
-class CannotStart(Exception):
-    """Something outside has to change first; the message says what."""
 
 
 class _Catalog:
@@ -126,6 +124,7 @@ class Node:
         self._http: HttpServer | None = None
         self._internal: HttpServer | None = None
         self._handover: Handover | None = None
+        self._forwarder = Forwarder(members)
         self._store_probe: StoreProbe | None = None
         self._s3p: S3pServer | None = None
         self._placing: ForkPlacement | None = None
@@ -164,6 +163,8 @@ class Node:
             self._s3p = S3pServer(settings, engine, members, self._placing)
             metrics.add(*readings.s3p_gauges(self._s3p))
         await self._open_to_members(routes, responder, bodies)
+        if self._handover is not None:
+            metrics.add(*readings.member_gauges(self._handover, self._forwarder))
         await self._listen(engine, http, s3p)
         return self._address
 
@@ -228,7 +229,7 @@ class Node:
         settings = self.settings
         directory = engine_buckets.Buckets(engine, engine.questions)
         placing = self._placing = ForkPlacement(engine) if engine.groups_count > 1 else None
-        elsewhere = None if placing is None else Elsewhere(engine, placing, Forwarder(self._members))
+        elsewhere = None if placing is None else Elsewhere(engine, placing, self._forwarder)
         buckets = Buckets(directory)
         snapshots = Snapshots(engine, blobs, settings, rng)
         batches = Batches(engine, directory, settings, placing)
@@ -424,10 +425,6 @@ def _answer(calls: Calls, exchange: Exchange, rest: bytes, query: bytes) -> None
         exchange.reply(exchange.responder.full(status, headers, body, exchange.request.keep_alive))
 
     exchange.run(answer())
-
-
-def shown_address(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _describe(store: ObjectStore, counts: dict[int, dict[str, int]]) -> dict[str, Any]:

@@ -71,6 +71,42 @@ def test_connections_reach_the_owner_of_their_first_bytes_whoever_accepts_them()
         runner.run(body(Path(folder)))
 
 
+def test_more_connections_at_once_than_may_wait_for_their_owner_reach_it_all_the_same() -> None:
+    assert asyncio.run(burst(owner_takes_them=True)) == [b"1"] * COUNT
+
+
+def test_connections_whose_owner_takes_none_for_long_are_served_where_they_came_in(monkeypatch) -> None:
+    monkeypatch.setattr(handover, "FULL_TRIES_MAX", 3)
+    answered = asyncio.run(burst(owner_takes_them=False))
+    assert answered == [b"0"] * len(answered)
+
+
+async def burst(owner_takes_them: bool) -> list[bytes]:
+    """Which member answered, of connections that had all sent their first bytes when the first was accepted."""
+    with tempfile.TemporaryDirectory() as folder:
+        mine, other = (Handover(Members(me, 2, 2, Path(folder))) for me in (0, 1))
+        other.open({"echo": lambda: Echo(1)})
+        if not owner_takes_them:
+            asyncio.get_running_loop().remove_reader(other._channel.fileno())
+        listening = socket.create_server(("127.0.0.1", 0), backlog=2 * COUNT)
+        clients = [socket.create_connection(listening.getsockname()) for _ in range(COUNT)]
+        for client in clients:
+            client.sendall(b"1 hello")
+            client.setblocking(False)
+        acceptor = Acceptor(listening, "echo", Door(owner, lambda: Echo(0)), mine)
+        while not mine.sent_count or not acceptor.is_idle:
+            await asyncio.sleep(0.01)
+        answered = []
+        for client in clients if owner_takes_them else clients[mine.sent_count :]:
+            answered.append((await asyncio.get_running_loop().sock_recv(client, 100))[:1])
+        for client in clients:
+            client.close()
+        acceptor.close()
+        for one in (mine, other):
+            one.close()
+        return answered
+
+
 def test_a_connection_whose_owner_is_away_is_served_where_it_came_in() -> None:
     async def body(folder: Path) -> None:
         over = Handover(Members(0, 2, 2, folder))

@@ -26,9 +26,9 @@ from tests.lake_node.surface import (
     table_rows,
     tabled,
 )
-from tests.support.faults import killing
+from tests.support.faults import killed_at
 from tests.support.http import BadResponse, ConnectionEnded, read_bytes
-from tests.support.node import Node, NotReady
+from tests.support.node import Node
 from tests.support.writer import record
 
 KILLS = int(os.environ.get("HEADWATER_LAKE_KILLS", "6"))
@@ -112,16 +112,7 @@ def kill_at(tmp_path: Path, kind: str, whens: Sequence[int], killed_min: int) ->
             node.start()
             acknowledged = fill(node, acknowledged, 8)
             assert node.terminate() == 0, node.output()
-            node.wrapper = killing(CALLS[kind], when)
-            try:
-                node.start()
-                ask_for_flush(node)
-            except NotReady as ended:
-                assert ended.exit_code == -9, ended
-            killed += not node.running
-            node.kill()
-            node.wrapper = []
-            node.start()
+            killed += killed_at(node, CALLS[kind], when, lambda: ask_for_flush(node))
             assert assert_all_there(node, acknowledged) == acknowledged
             flush(node)
             assert_all_there(node, acknowledged)

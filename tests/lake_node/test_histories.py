@@ -26,7 +26,7 @@ from tests.lake_node.world import World
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
-EXAMPLES = int(os.environ.get("HEADWATER_HISTORIES", "150"))
+EXAMPLES = int(os.environ.get("HEADWATER_HISTORIES", "80"))
 KEYS = ("a/one", "a/two", "b/one", "b/two/deep")
 quietly = settings(
     phases=[Phase.explicit, Phase.generate],

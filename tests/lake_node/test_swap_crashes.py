@@ -12,15 +12,16 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.lake_node.surface import QUIET, append, assert_table_is_http, content, create, flush
 from tests.lake_node.swaps import assert_verified, merged, paths, swap, swapped
-from tests.support.faults import killing
+from tests.support.faults import killed_at
 from tests.support.http import BadResponse, ConnectionEnded
-from tests.support.node import Node, NotReady
+from tests.support.node import Node
 
 KEYS = ("swap/a", "swap/b")
 # Syncs of the new file, of the catalog and of the table; the table's names; the catalog's writes.
@@ -70,16 +71,7 @@ def kill_at(tmp_path: Path, kind: str, whens: Sequence[int], killed_min: int) ->
             before, old = [content(node, key) for key in KEYS], paths(node)
             new = merged(node, place, old, f"new{number}")
             assert node.terminate() == 0, node.output()
-            node.wrapper = killing(CALLS[kind], when)
-            try:
-                node.start()
-                ask(node, old, new)
-            except NotReady as ended:
-                assert ended.exit_code == -9, ended
-            killed += not node.running
-            node.kill()
-            node.wrapper = []
-            node.start()
+            killed += killed_at(node, CALLS[kind], when, partial(ask, node, old, new))
             assert_all_there(node, before, old, new)
             assert_verified(node)
             node.start()

@@ -252,7 +252,7 @@ def test_a_process_that_is_away_fails_what_needs_it_and_nothing_else(tmp_path: P
     async def body(node: Town) -> None:
         process = node.processes[0]
         if members == 2:
-            node.processes[1].questions.away = True
+            node.wire.cut.add(1)
         status = 200 if members == 1 else 503
         for method, path in (("GET", GROUPS), ("GET", "/__headwater/usage"), ("POST", "/__headwater/plan")):
             answer = await process.request(method, path)

@@ -118,6 +118,15 @@ def test_a_fault_of_a_process_is_told_for_its_own_entries_and_no_others__append(
     for number in (1, 3):
         both.members[1].engine.owned[number].group.log.add = None  # type: ignore[assignment,method-assign]
     answers = bulk(both, 0, entries_of(names))
+    assert statuses(answers) == [204, 503, 204, 503]
+    assert codes(answers)[1::2] == ["outcome_unknown"] * 2
+
+
+def test_an_answer_of_a_process_that_makes_no_sense_is_told_for_its_own_entries_and_no_others__append(
+    both: TwoMembers,
+) -> None:
+    both.members[1].questions.register("append_entries", _nothing)
+    answers = bulk(both, 0, entries_of(everywhere(both)))
     assert statuses(answers) == [204, 500, 204, 500]
     assert codes(answers)[1::2] == ["internal_error"] * 2
 

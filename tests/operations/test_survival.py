@@ -35,7 +35,7 @@ from tests.support.node import Node
 
 OFTEN = ("--checkpoint-interval-ms", "50")
 NEVER = ("--checkpoint-interval-ms", "3600000")
-KILLS = int(os.environ.get("HEADWATER_CRASH_KILLS", "10"))
+KILLS = int(os.environ.get("HEADWATER_CRASH_KILLS", "6"))
 
 
 def eventually(check: Callable[[], bool], why: Callable[[], object]) -> None:

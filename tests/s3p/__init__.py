@@ -41,6 +41,11 @@ def bulk(value: bytes) -> bytes:
     return b"$%d\r\n%b\r\n" % (len(value), value)
 
 
+def id_reply(ms: int, n: int) -> bytes:
+    """The reply to an append: the id of its last record."""
+    return bulk(b"%d-%d" % (ms, n))
+
+
 def parsed(data: bytes, limits: Limits = LIMITS) -> list[Command | Failure]:
     return Parser(limits).feed(data)
 

@@ -13,11 +13,11 @@ from headwater.config import Settings
 from headwater.doors.s3p import connection as connections
 from headwater.doors.s3p.exclusive import SLICE_BYTES, parts
 from headwater.doors.s3p.outcomes import replied
-from headwater.doors.s3p.replies import id_reply, records
+from headwater.doors.s3p.replies import records
 from headwater.engine.reads_by_id import Record
 from headwater.model.commands import Create, Durability
 from headwater.model.events import Appended
-from tests.s3p import request
+from tests.s3p import id_reply, request
 from tests.s3p.client import append_request as append
 from tests.s3p.client import read_request
 from tests.s3p.hand import Door, played

@@ -8,6 +8,7 @@ import random
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,10 +19,11 @@ from tests.s3p import request
 from tests.s3p.client import OK, Client, Ended, Error, append_request, id_of, read_request, s3p_node, s3p_port
 from tests.support.http import Connection, read_bytes
 from tests.support.node import Node
+from tests.support.server_place import ServerPlace, Stopped
 from tests.support.writer import record
 
 STREAMS = (b"crash/shared", b"crash/alone", b"crash/odd\xff")
-KILLS = int(os.environ.get("HEADWATER_CRASH_KILLS", "15"))
+KILLS = int(os.environ.get("HEADWATER_CRASH_KILLS", "8"))
 KILLS_SOAK = 300
 SMALL = (*SMALL_LOG, "--s3p-append-bytes-max", "512KiB")
 EARLY_KILL_RATE = 0.3
@@ -33,78 +35,44 @@ class Lost(Exception):
     """The server is gone: nothing is known about what was in flight."""
 
 
-class Harbour:
-    """Where the server is now, shared by all clients; they wait here while there is none."""
-
-    def __init__(self, clients_count: int) -> None:
-        self._changed = threading.Condition()
-        self._clients_count = clients_count
-        self._waiting_count = 0
-        self._generation = 0
-        self._port = 0
-        self.stopping = False
-
-    def moved(self, port: int) -> None:
-        with self._changed:
-            self._port, self._generation, self._waiting_count = port, self._generation + 1, 0
-            self._changed.notify_all()
-
-    def stop(self) -> None:
-        with self._changed:
-            self.stopping = True
-            self._changed.notify_all()
-
-    def after(self, generation: int) -> tuple[int, int]:
-        """Port and generation of a server newer than `generation`; blocks until there is one, or the end."""
-        with self._changed:
-            self._waiting_count += 1
-            self._changed.notify_all()
-            self._changed.wait_for(lambda: self._generation > generation or self.stopping)
-            return self._port, self._generation
-
-    def wait_until_all_wait(self) -> None:
-        with self._changed:
-            arrived = self._changed.wait_for(lambda: self._waiting_count == self._clients_count, WAIT_S)
-        assert arrived, "a client is stuck or gone"
-
-
-class Sailor(threading.Thread):
+class Worker(threading.Thread):
     """One connection. A subclass does one unit of work in `work`, and may be cut off anywhere."""
 
-    def __init__(self, harbour: Harbour) -> None:
+    def __init__(self, server: ServerPlace) -> None:
         super().__init__(daemon=True)
-        self.harbour = harbour
+        self.server = server
         self.problems: list[str] = []
         self._client: Client | None = None
 
     def run(self) -> None:
         generation = 0
-        while not self.harbour.stopping:
+        while not self.server.stopping:
             try:
                 if self._client is None:
-                    port, generation = self.harbour.after(generation)
-                    if self.harbour.stopping:
-                        break
+                    port, generation = self.server.after(generation)
                     self._client = Client(port)
                 self.work(self._client)
+            except Stopped:
+                return
             except (Lost, Ended, OSError):
                 if self._client is not None:
                     self._client.close()
                     self._client = None
             except Exception as failure:
                 self.problems.append(f"{type(self).__name__} failed: {failure!r}")
-                self.harbour.after(generation)
+                with suppress(Stopped):
+                    self.server.after(generation)  # counted among those that wait, so that the test goes on
                 return
 
     def work(self, client: Client) -> None:
         raise NotImplementedError
 
 
-class Writer(Sailor):
+class Writer(Worker):
     """Pipelines APPENDs of a few records each. What is cut off stays unknown and is never sent again."""
 
-    def __init__(self, harbour: Harbour, name: str, stream: bytes, depth: int, batch: int, large_bytes: int) -> None:
-        super().__init__(harbour)
+    def __init__(self, server: ServerPlace, name: str, stream: bytes, depth: int, batch: int, large_bytes: int) -> None:
+        super().__init__(server)
         self.label, self.stream, self.depth, self.batch, self.large_bytes = name, stream, depth, batch, large_bytes
         self.sent: list[list[bytes]] = []
         self.acked: dict[int, str] = {}
@@ -123,11 +91,11 @@ class Writer(Sailor):
                 self.problems.append(f"{self.label} {number}: {reply}")
 
 
-class Reader(Sailor):
+class Reader(Worker):
     """Follows a stream with blocked READs: whatever it was shown has to stay."""
 
-    def __init__(self, harbour: Harbour, stream: bytes) -> None:
-        super().__init__(harbour)
+    def __init__(self, server: ServerPlace, stream: bytes) -> None:
+        super().__init__(server)
         self.stream = stream
         self.seen: list[tuple[str, bytes]] = []
 
@@ -149,11 +117,11 @@ class Life:
     records: list[tuple[str, bytes]] = field(default_factory=list)
 
 
-class Lives(Sailor):
+class Lives(Worker):
     """Creates, fills, trims and deletes streams of its own, each step repeated until it is answered."""
 
-    def __init__(self, harbour: Harbour, name: str, seed: int) -> None:
-        super().__init__(harbour)
+    def __init__(self, server: ServerPlace, name: str, seed: int) -> None:
+        super().__init__(server)
         self.rng = random.Random(f"{seed} {name}")
         self.lives = {b"life/%b-%d" % (name.encode(), index): Life() for index in range(3)}
         self.unsure: dict[bytes, str] = {}
@@ -261,20 +229,20 @@ def check_stream(
     return problems
 
 
-def check(node: Node, sailors: Sequence[Sailor], context: str) -> None:
-    problems = [problem for sailor in sailors for problem in sailor.problems]
+def check(node: Node, workers: Sequence[Worker], context: str) -> None:
+    problems = [problem for worker in workers for problem in worker.problems]
     with Client.of(node) as client, Connection("127.0.0.1", node.port) as http:
         for stream in STREAMS:
             found = read_all(client, stream)
-            writers = [one for one in sailors if isinstance(one, Writer) and one.stream == stream]
-            readers = [one for one in sailors if isinstance(one, Reader) and one.stream == stream]
+            writers = [one for one in workers if isinstance(one, Writer) and one.stream == stream]
+            readers = [one for one in workers if isinstance(one, Reader) and one.stream == stream]
             problems += check_stream(stream, found, writers, readers)
             path = stream.decode() if stream.isascii() else f"~{stream.hex()}"
             if read_bytes(http, f"/v1/stream/{path}") != b"".join(payload for _, payload in found):
                 problems.append(f"{stream!r} holds something else over HTTP")
-        for sailor in sailors:
-            if isinstance(sailor, Lives):
-                problems += sailor.check(client)
+        for worker in workers:
+            if isinstance(worker, Lives):
+                problems += worker.check(client)
     assert not problems, f"{context}:\n" + "\n".join(problems[:20]) + f"\n{node.output()}"
 
 
@@ -282,48 +250,48 @@ def survive(directory: Path, kills: int, flags: Sequence[str] = (), large_bytes:
     seed = int(os.environ.get("HEADWATER_CRASH_SEED", time.time_ns() % 10**9))
     print(f"crash seed {seed} (repeat with HEADWATER_CRASH_SEED={seed}), {kills} kills")
     rng = random.Random(seed)
-    harbour = Harbour(8)
+    server = ServerPlace(8)
     writers = [
-        Writer(harbour, "w1", STREAMS[0], 1, 1, large_bytes),
-        Writer(harbour, "w2", STREAMS[0], 20, 1, large_bytes),
-        Writer(harbour, "w3", STREAMS[0], 4, 3, large_bytes),
-        Writer(harbour, "w4", STREAMS[1], 100, 1, large_bytes),
-        Writer(harbour, "w5", STREAMS[2], 2, 10, large_bytes),
+        Writer(server, "w1", STREAMS[0], 1, 1, large_bytes),
+        Writer(server, "w2", STREAMS[0], 20, 1, large_bytes),
+        Writer(server, "w3", STREAMS[0], 4, 3, large_bytes),
+        Writer(server, "w4", STREAMS[1], 100, 1, large_bytes),
+        Writer(server, "w5", STREAMS[2], 2, 10, large_bytes),
     ]
-    sailors: list[Sailor] = [*writers, Reader(harbour, STREAMS[0]), Reader(harbour, STREAMS[1])]
-    sailors.append(Lives(harbour, "life", seed))
+    workers: list[Worker] = [*writers, Reader(server, STREAMS[0]), Reader(server, STREAMS[1])]
+    workers.append(Lives(server, "life", seed))
     check_every = max(1, kills // 10)
     with s3p_node(directory, flags=flags) as node:
         with Client.of(node) as client:
             assert [client.call(b"CREATE", stream, []) for stream in STREAMS] == [OK] * 3
-        for sailor in sailors:
-            sailor.start()
+        for worker in workers:
+            worker.start()
         try:
-            harbour.wait_until_all_wait()
-            harbour.moved(s3p_port(node))
+            server.wait_until_all_wait(WAIT_S)
+            server.moved(s3p_port(node))
             for kill in range(kills):
                 time.sleep(rng.uniform(UP_MIN_S, UP_MAX_S))
                 node.kill()
-                harbour.wait_until_all_wait()
+                server.wait_until_all_wait(WAIT_S)
                 while rng.random() < EARLY_KILL_RATE:
                     kill_while_starting(node, rng.uniform(0.0, 0.7))
                 node.start()
                 if kill % check_every == 0:
-                    check(node, sailors, f"after kill {kill}, seed {seed}")
-                harbour.moved(s3p_port(node))
+                    check(node, workers, f"after kill {kill}, seed {seed}")
+                server.moved(s3p_port(node))
             time.sleep(UP_MAX_S)
             node.kill()
-            harbour.wait_until_all_wait()
+            server.wait_until_all_wait(WAIT_S)
             node.start()
-            check(node, sailors, f"at the end, seed {seed}")
+            check(node, workers, f"at the end, seed {seed}")
             assert node.terminate() == 0, node.output()
             node.start()
-            check(node, sailors, f"after a clean restart, seed {seed}")
+            check(node, workers, f"after a clean restart, seed {seed}")
         finally:
-            harbour.stop()
+            server.stop()
             node.kill()
-            for sailor in sailors:
-                sailor.join(WAIT_S)
+            for worker in workers:
+                worker.join(WAIT_S)
     acked = {writer.label: len(writer.acked) for writer in writers}
     print(f"acknowledged: {acked}")
     assert all(acked.values()) and sum(acked.values()) > kills, acked
@@ -350,13 +318,13 @@ def test_every_acknowledged_record_survives_hundreds_of_kills(tmp_path: Path, fl
 
 def test_a_torn_or_lost_or_moved_record_is_found() -> None:
     """The check itself, on bad ends of a small run."""
-    writer = Writer(Harbour(1), "w", b"s", 1, 2, 100)
+    writer = Writer(ServerPlace(1), "w", b"s", 1, 2, 100)
     writer.sent = [[b"a", b"b"], [b"c", b"d"], [b"e", b"f"]]
     writer.acked = {0: "1-1", 1: "1-3"}
     good = [("1-0", b"a"), ("1-1", b"b"), ("1-2", b"c"), ("1-3", b"d")]
     assert check_stream(b"s", good, [writer], []) == []
     assert check_stream(b"s", [*good, ("1-4", b"e"), ("1-5", b"f")], [writer], []) == []
-    reader = Reader(Harbour(1), b"s")
+    reader = Reader(ServerPlace(1), b"s")
     reader.seen = [*good, ("1-4", b"x")]
     for bad, told in [
         ((good[:2], [writer], []), "lost or torn"),

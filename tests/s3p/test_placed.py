@@ -9,11 +9,11 @@ from headwater.config import Settings
 from headwater.doors.s3p.connection import Connection
 from headwater.doors.s3p.exclusive import Undecided
 from headwater.doors.s3p.names import key_of
-from headwater.doors.s3p.replies import id_reply, records
+from headwater.doors.s3p.replies import records
 from headwater.doors.s3p.server import S3pServer
 from headwater.engine.engine import Engine
 from headwater.engine.fork_placement import ForkPlacement
-from tests.s3p import request
+from tests.s3p import id_reply, request
 from tests.s3p.client import append_request as append
 from tests.s3p.client import read_request
 from tests.s3p.hand import Peer
@@ -93,8 +93,9 @@ def test_a_connection_that_is_cut_takes_a_creation_with_it_that_waits() -> None:
             [connection] = node.here.server.connections
             connection.abort()
             await node.until(lambda: not node.here.server.connections)
+        # The creation that waited ends in a later turn of the loop than its connection.
+        await node.until(lambda: not node.here.placing.is_deciding(key_of(name)))
         assert not node.here.group.has(key_of(name))
-        assert not node.here.placing.is_deciding(key_of(name))
 
     played(play)
 

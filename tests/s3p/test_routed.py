@@ -12,10 +12,10 @@ import pytest
 
 from headwater.config import Settings
 from headwater.doors.s3p.connection import IN_FLIGHT_BYTES_MAX, PIPELINE_MAX, Connection
-from headwater.doors.s3p.replies import id_reply, records
+from headwater.doors.s3p.replies import records
 from headwater.doors.s3p.server import S3pServer
 from tests.engine import HandLog
-from tests.s3p import request
+from tests.s3p import id_reply, request
 from tests.s3p.client import append_request as append
 from tests.s3p.client import read_request
 from tests.s3p.two_members import MS, Client, Member, Node, create, played

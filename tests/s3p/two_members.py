@@ -8,8 +8,6 @@ import socket
 import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import uvloop
 
@@ -24,12 +22,10 @@ from headwater.engine.engine import Engine
 from headwater.engine.fork_placement import ForkPlacement
 from headwater.engine.group import Group
 from headwater.engine.placements import Placed, Placements, encode
-from headwater.engine.reads import Reads
-from headwater.engine.reads_by_id import ReadsById
 from headwater.log.null import NullLog
 from headwater.model.stream import Limits
 from headwater.ports import Log
-from tests.engine import HandClock, HandLog
+from tests.engine import HandClock, HandLog, owned_on
 from tests.s3p import request
 
 HOST = "127.0.0.1"
@@ -52,10 +48,7 @@ class Member:
         self.group = Group(
             self.log, SqliteCatalog(None), self.clock, lambda act: act(), Limits(), 1 << 30, number, groups_count=2
         )
-        reads = Reads(self.group, None)
-        owned: Any = SimpleNamespace(group=self.group, reads=reads, by_id=ReadsById(self.group, reads), number=number)
-        owned.placements = self.group.domains[Placements.name] = Placements(self.group.catalog)
-        self.engine = Engine({number: owned}, 2, self.clock, Calls(self.members))
+        self.engine = Engine({number: owned_on(self.group)}, 2, self.clock, Calls(self.members))
         self.placing = ForkPlacement(self.engine)
         self.server = S3pServer(settings, self.engine, self.members, self.placing)
         self.port = 0

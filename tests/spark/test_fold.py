@@ -189,7 +189,7 @@ def test_a_fold_goes_no_further_than_it_is_told_and_a_snapshot_that_came_first_w
     body, rest, _ = bootstrap(node, "runs/a")
     assert (json.loads(body), rest) == ([{"id": 1}], [b'{"id":2}'] * 3)
 
-    listings = job.rewrite.listings
+    listings = job.lake_listing.listings
 
     def overtaken(given: Calls) -> Any:
         found = listings(given)
@@ -198,7 +198,7 @@ def test_a_fold_goes_no_further_than_it_is_told_and_a_snapshot_that_came_first_w
         return found
 
     fill(calls, model, {"runs/b": [b'{"id":3}'] * 3})
-    monkeypatch.setattr(job.rewrite, "listings", overtaken)
+    monkeypatch.setattr(job.lake_listing, "listings", overtaken)
     calls.flush()
     listings(calls)
     pages = list(calls.lake_streams())

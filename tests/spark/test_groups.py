@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headwater.spark.node import Answer, DataLoss
+from headwater.client.connection import Answer
+from headwater.spark.node import DataLoss
 from headwater.spark.node import Node as Calls
 from headwater.spark.options import BadOptions
 from tests.lake_node.surface import JSON, QUIET, append, create, flush

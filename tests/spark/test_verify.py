@@ -108,7 +108,8 @@ def fill_on(node: Node, name: str, count: int) -> None:
 
 def test_what_goes_on_meanwhile_is_no_finding(spark: SparkSession, node: Node) -> None:
     """Streams come, grow, settle, let go and are deleted, and files are swapped, while it looks."""
-    from headwater.spark.rewrite import Changed, listed, rewrite
+    from headwater.spark.lake_listing import listed
+    from headwater.spark.rewrite import Changed, rewrite
 
     model: Model = {}
     fill(node, model, keys(10), rounds=3)

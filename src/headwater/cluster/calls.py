@@ -83,6 +83,8 @@ class Calls:
 
     async def _post(self, member: int, name: str, body: bytes) -> tuple[int, bytes]:
         idle = self._idle.setdefault(member, [])
+        while idle and idle[-1].is_over:
+            idle.pop().close()  # the member was started again since
         line = idle.pop() if idle else await self._connect(member)
         head = b"POST %b/%b HTTP/1.1\r\nhost: member\r\ncontent-length: %d\r\n\r\n" % (
             PREFIX.encode(),
@@ -128,6 +130,10 @@ class _Line:
                 raise BadAnswer("the connection ended")
             held.append(data[: framing.take(data)])
         return framing.status, b"".join(held)[len(framing.head or b"") :]
+
+    @property
+    def is_over(self) -> bool:
+        return self._reader.at_eof() or self._writer.is_closing()
 
     def close(self) -> None:
         self._writer.close()

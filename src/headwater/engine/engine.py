@@ -119,6 +119,9 @@ class Engine:
         """Raises NotOwned."""
         if self._only is not None:
             return self._only
+        home = self.owned.get(self.home(key))
+        if home is not None and key in home.group.loaded.by_key:
+            return home.group  # nearly always: 0.3 µs instead of 0.6 µs
         number = self.place(key)
         found = self.owned.get(number)
         if found is None and (guest := self._guests.get(key)) is not None and self.home(key) not in self.owned:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.cli.client import SseEvent, sse_events
+from headwater.client.sse import SseEvent, sse_events
 
 
 def events(*chunks: bytes) -> list[tuple[str, bytes]]:

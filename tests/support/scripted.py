@@ -42,11 +42,13 @@ def sse(*events: bytes, extra: str = "", whole: bool = True) -> bytes:
 
 
 @contextmanager
-def scripted(*connections: Sequence[bytes]) -> Iterator[Script]:
-    """Play one sequence of answers per connection; an empty one takes a request and hangs up on it."""
+def scripted(*connections: Sequence[bytes], body_bytes_read: int | None = None) -> Iterator[Script]:
+    """Play one sequence of answers per connection; an empty one takes a request and hangs up on it.
+
+    `body_bytes_read`: how much is read of each body before it is answered; all of it unless told."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         script = Script(f"http://127.0.0.1:{listener.getsockname()[1]}")
-        thread = threading.Thread(target=_play, args=(listener, script, connections), daemon=True)
+        thread = threading.Thread(target=_play, args=(listener, script, connections, body_bytes_read), daemon=True)
         thread.start()
         try:
             yield script
@@ -57,7 +59,9 @@ def scripted(*connections: Sequence[bytes]) -> Iterator[Script]:
             thread.join(10)
 
 
-def _play(listener: socket.socket, script: Script, connections: Sequence[Sequence[bytes]]) -> None:
+def _play(
+    listener: socket.socket, script: Script, connections: Sequence[Sequence[bytes]], body_bytes_read: int | None
+) -> None:
     for answers in connections:
         try:
             connection, _ = listener.accept()
@@ -66,7 +70,7 @@ def _play(listener: socket.socket, script: Script, connections: Sequence[Sequenc
         with connection, connection.makefile("rb") as stream:
             connection.settimeout(30)
             for reply in answers or (b"",):
-                request = _request(stream)
+                request = _request(stream, body_bytes_read)
                 if request is None:
                     break
                 script.received.append(request)
@@ -75,7 +79,7 @@ def _play(listener: socket.socket, script: Script, connections: Sequence[Sequenc
     listener.close()
 
 
-def _request(stream) -> Received | None:  # type: ignore[no-untyped-def]
+def _request(stream, body_bytes_read: int | None) -> Received | None:  # type: ignore[no-untyped-def]
     line = stream.readline().decode().strip()
     if not line:
         return None
@@ -83,4 +87,5 @@ def _request(stream) -> Received | None:  # type: ignore[no-untyped-def]
     while header := stream.readline().decode().strip():
         name, _, value = header.partition(":")
         headers[name.lower()] = value.strip()
-    return Received(line, headers, stream.read(int(headers.get("content-length", "0"))))
+    length = int(headers.get("content-length", "0"))
+    return Received(line, headers, stream.read(length if body_bytes_read is None else body_bytes_read))
