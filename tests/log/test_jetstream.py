@@ -28,7 +28,7 @@ from headwater.log.jetstream_stream import in_touch
 from headwater.log.medium import Gone, Lost, Taken, Unavailable, Unsure
 from tests.log import WAIT_S_MAX
 from tests.support.nats import Nats, nats_servers
-from tests.support.wires import Wire
+from tests.support.tcp_wire import TcpWire
 
 GROUPS = itertools.count()
 MESSAGE_BYTES_MAX = 32 << 10
@@ -245,7 +245,7 @@ def test_an_owner_sends_no_further_ahead_than_a_claim_covers(world: World) -> No
 
 def test_a_put_whose_answer_is_lost_with_the_connection_is_unsure_and_the_same_call_finds_it(world: World) -> None:
     async def body(world: World) -> None:
-        wire = Wire(world.servers.servers[0].port)
+        wire = TcpWire(world.servers.servers[0].port)
         await wire.listen()
         writer = await world.process([f"nats://127.0.0.1:{wire.port}"])
         await writer.claim(1, b"claim")
@@ -270,7 +270,7 @@ def test_a_put_whose_answer_is_lost_with_the_connection_is_unsure_and_the_same_c
 
 def test_what_is_put_without_a_connection_is_not_sent_when_there_is_one_again(world: World) -> None:
     async def body(world: World) -> None:
-        wire = Wire(world.servers.servers[0].port)
+        wire = TcpWire(world.servers.servers[0].port)
         await wire.listen()
         writer = await world.process([f"nats://127.0.0.1:{wire.port}"])
         await writer.claim(1, b"claim")
@@ -297,7 +297,7 @@ def test_no_server_at_the_address_is_said_with_the_address(world: World, monkeyp
     monkeypatch.setattr(jetstream_connection, "CONNECT_S_MAX", 0.5)
 
     async def body(world: World) -> None:
-        wire = Wire(0)
+        wire = TcpWire(0)
         await wire.listen()
         port = wire.port
         await wire.close()
@@ -405,7 +405,7 @@ def test_a_server_that_does_not_sync_each_write_is_refused(tmp_path_factory: pyt
 @pytest.mark.parametrize(("silent_count", "refused"), [(1, False), (2, True)])
 def test_servers_that_cannot_be_asked_may_not_be_a_quorum(world: World, silent_count: int, refused: bool) -> None:
     async def body(world: World) -> None:
-        wire = Wire(0)
+        wire = TcpWire(0)
         await wire.listen()
         silent = f"http://127.0.0.1:{wire.port}"
         await wire.close()

@@ -7,7 +7,7 @@ import asyncio
 from contextlib import suppress
 
 
-class Wire:
+class TcpWire:
     """Runs on the event loop that opened it."""
 
     def __init__(self, upstream_port: int) -> None:
