@@ -6,6 +6,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any
 
@@ -493,3 +495,8 @@ def test_a_leader_is_believed_that_has_heard_from_a_quorum_lately() -> None:
     assert not in_touch(told(5, 60))
     assert in_touch(told(0, 0, 60, 60))
     assert not in_touch(told(0, 60, 60, 60))
+
+
+def test_a_node_without_such_a_log_imports_nothing_of_it() -> None:
+    code = "import sys, headwater.app; sys.exit('nats' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
