@@ -3,13 +3,14 @@
 Owns the data directory's lock and the numbers of groups and workers. Never serves: `process` does, here or in workers.
 
     settings -> lock and prepare the directory -> one worker:  `process`, here
-                                               -> several:     reserve the addresses -> a process each, kept alive
+                                               -> several:     listen -> a process each, kept alive
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import sys
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -17,7 +18,7 @@ from pathlib import Path
 
 import structlog
 
-from headwater.cluster.supervisor import CannotListen, Order, SocketDirectory, reserve, supervise
+from headwater.cluster.supervisor import CannotListen, Order, SocketDirectory, listen, supervise
 from headwater.config import Settings
 from headwater.data_directory import DataDirectory, DirectoryInUse, DirectoryRefused
 from headwater.observe import log_lines
@@ -55,6 +56,7 @@ def _prepare(settings: Settings, held: ExitStack) -> tuple[int, int, int | None]
     try:
         lock = held.enter_context(data.lock())
         # Before anything is made or taken over: a refusal leaves the directory as it was.
+        data.check(settings.groups_wanted)
         workers_count = _workers(settings, data.groups() or wanted)
         groups_count = data.prepare(settings.groups_wanted, default)
     except DirectoryInUse:
@@ -82,15 +84,17 @@ def _supervise(settings: Settings, groups_count: int, workers_count: int, lock: 
         # Secrets that all workers share: made here, where nobody else makes them at the same time.
         Keys.kept(Path(settings.data), SystemRng())
         NameHash.kept(Path(settings.data), SystemRng())
-    http = _reserve(settings.listen_address, "another --listen", held)
-    s3p = None
+    http, http_sockets = _listen(settings.listen_address, "another --listen", held)
+    s3p, s3p_sockets = None, list[socket.socket]()
     if settings.s3p_address is not None:
-        s3p = _reserve(settings.s3p_address, "another --s3p, or --s3p off", held)
+        s3p, s3p_sockets = _listen(settings.s3p_address, "another --s3p, or --s3p off", held)
+    listening = [*http_sockets, *s3p_sockets]
     directory = SocketDirectory()
     held.callback(directory.close)
     shared = asdict(settings)
+    numbers = [sock.fileno() for sock in http_sockets], [sock.fileno() for sock in s3p_sockets]
     orders = [
-        Order(member, workers_count, groups_count, str(directory.path), shared, http, s3p)
+        Order(member, workers_count, groups_count, str(directory.path), shared, http, s3p, *numbers)
         for member in range(workers_count)
     ]
 
@@ -99,18 +103,24 @@ def _supervise(settings: Settings, groups_count: int, workers_count: int, lock: 
             log.info("s3p ready", address=shown_address(*s3p))
         print(f"headwater ready on http://{shown_address(*http)} with {workers_count} workers", flush=True)
 
+    def ending() -> None:
+        for sock in listening:
+            sock.close()
+
     command = [sys.executable, "-m", "headwater.worker"]
-    fds = [] if lock is None else [lock]
-    return asyncio.run(supervise(orders, command, fds, settings.shutdown_grace_ms / 1000, ready))
+    fds = [*([] if lock is None else [lock]), *numbers[0], *numbers[1]]
+    return asyncio.run(supervise(orders, command, fds, settings.shutdown_grace_ms / 1000, ready, ending))
 
 
-def _reserve(address: tuple[str, int], instead: str, held: ExitStack) -> tuple[str, int]:
-    """The address with its port, which stays taken until `held` is closed. Raises CannotStart."""
+def _listen(
+    address: tuple[str, int], instead: str, held: ExitStack
+) -> tuple[tuple[str, int], list[socket.socket]]:
+    """The address with its port, and the sockets that listen there until `held` is closed. Raises CannotStart."""
     host, port = address
     try:
-        sockets, port = reserve(host, port)
+        sockets, port = listen(host, port)
     except CannotListen as error:
         raise CannotStart(f"cannot listen on {shown_address(host, port)}: {error}; choose {instead}") from None
     for sock in sockets:
         held.enter_context(sock)
-    return host, port
+    return (host, port), sockets

@@ -115,11 +115,8 @@ class DataDirectory:
             )
         return found.groups
 
-    def prepare(self, groups_wanted: int | None, groups_default: int) -> int:
-        """Makes a new directory, or takes over an older one; returns the number of groups. The lock must be held.
-
-        Raises DirectoryRefused when the directory has another number of groups than `groups_wanted`, if that is given.
-        """
+    def check(self, groups_wanted: int | None) -> None:
+        """Raises DirectoryRefused when the directory has another number of groups than is wanted, if one is."""
         found = self.groups()
         if found is not None and groups_wanted is not None and found != groups_wanted:
             groups = "1 group" if found == 1 else f"{found} groups"
@@ -127,7 +124,14 @@ class DataDirectory:
                 f"{self.path} was made with {groups}, not {groups_wanted}. Their number is fixed when a "
                 f"directory is made: leave --groups out, or restore a backup into a new directory"
             )
-        groups_count = found or groups_wanted or groups_default
+
+    def prepare(self, groups_wanted: int | None, groups_default: int) -> int:
+        """Makes a new directory, or takes over an older one; returns the number of groups. The lock must be held.
+
+        Raises DirectoryRefused when the directory has another number of groups than `groups_wanted`, if that is given.
+        """
+        self.check(groups_wanted)
+        groups_count = self.groups() or groups_wanted or groups_default
         try:
             if not (self.path / DESCRIPTION).exists():
                 write_synced(self.path / DESCRIPTION, msgspec.json.encode(Description(FORMAT, groups_count)))

@@ -11,6 +11,7 @@ import asyncio
 import gc
 import resource
 import shutil
+import socket
 import sqlite3
 from functools import partial
 from pathlib import Path
@@ -28,7 +29,6 @@ from headwater.cluster.calls import Calls
 from headwater.cluster.forwarding import Forwarder
 from headwater.cluster.handover import Acceptor, Door, Factory, Handover
 from headwater.cluster.members import Members
-from headwater.cluster.supervisor import listen_shared
 from headwater.config import Settings
 from headwater.data_directory import DataDirectory
 from headwater.doors.http.admin.administration import Administration
@@ -56,7 +56,6 @@ from headwater.doors.http.snapshots import Snapshots
 from headwater.doors.http.subscriptions import PREFIX as SUBSCRIPTIONS_PREFIX
 from headwater.doors.http.subscriptions import Subscriptions
 from headwater.doors.http.wire import Budget
-from headwater.doors.listener import BACKLOG
 from headwater.doors.s3p.names import first_owner
 from headwater.doors.s3p.server import S3pServer
 from headwater.engine import buckets as engine_buckets
@@ -113,8 +112,12 @@ class _Catalog:
 class Node:
     """One process, assembled. `start` and `stop` may each be called once."""
 
-    def __init__(self, settings: Settings, members: Members) -> None:
-        """With one member the node is this process alone. The data directory is prepared, and locked for it."""
+    def __init__(self, settings: Settings, members: Members, sockets: dict[str, list[int]] | None = None) -> None:
+        """With one member the node is this process alone; otherwise `sockets` are those that its doors accept from.
+
+        The data directory is prepared, and locked for it.
+        """
+        self._sockets = sockets or {}
         self.settings = settings
         self._members = members
         self._data = DataDirectory(Path(settings.data))
@@ -339,7 +342,7 @@ class Node:
                 port = await server.listen(host, port)
             else:
                 handover = self._handover
-                sockets = listen_shared(host, port, BACKLOG)
+                sockets = [socket.socket(fileno=descriptor) for descriptor in self._sockets[kind]]
                 server.begin(*(Acceptor(listening, kind, door, handover) for listening in sockets))
         except OSError as error:
             where = shown_address(host, port)
@@ -438,7 +441,10 @@ def _describe(store: ObjectStore, counts: dict[int, dict[str, int]]) -> dict[str
 
 
 def _report(what: str, why: str) -> None:
-    log.error(what, error=why)
+    if what == "log":
+        log.critical("the log failed: this node acknowledges nothing any more", error=why)
+    else:
+        log.error(what, error=why)
 
 
 def _raise_file_limit(connections_max: int) -> None:

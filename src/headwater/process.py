@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import cProfile
 import signal
+import sqlite3
 import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -17,7 +18,7 @@ import uvloop
 
 from headwater.catalog.sqlite import CatalogMismatch
 from headwater.cluster.members import Members
-from headwater.cluster.supervisor import Order
+from headwater.cluster.supervisor import Order, block_signals
 from headwater.config import Settings
 from headwater.engine.recovery import LogContradiction
 from headwater.log.entries import BadEntry
@@ -45,11 +46,7 @@ def serve_alone(settings: Settings, groups_count: int) -> int:
     async def body() -> None:
         await _serve(node, settings.listen_address, settings.s3p_address, ready, (signal.SIGTERM, signal.SIGINT))
 
-    try:
-        _run(body, settings.profile)
-    except REFUSALS as error:
-        return refused(error)
-    return EXIT_OK
+    return _exit_code(body, settings.profile)
 
 
 def serve_worker(order: Order, ready: Callable[[], None], watch: Callable[[], None]) -> int:
@@ -60,13 +57,21 @@ def serve_worker(order: Order, ready: Callable[[], None], watch: Callable[[], No
 
     async def body() -> None:
         watch()
-        await _serve(Node(settings, members), order.http, order.s3p, lambda address: ready(), (signal.SIGTERM,))
+        sockets = {"http": order.http_sockets, "s3p": order.s3p_sockets}
+        node = Node(settings, members, sockets)
+        await _serve(node, order.http, order.s3p, lambda address: ready(), (signal.SIGTERM,))
 
     profile = settings.profile if settings.profile == "off" else f"{settings.profile}.{order.member}"
+    return _exit_code(body, profile)
+
+
+def _exit_code(body: Callable[[], Coroutine[Any, Any, None]], profile: str) -> int:
     try:
         _run(body, profile)
     except REFUSALS as error:
         return refused(error)
+    except sqlite3.Error as error:
+        return refused(CannotStart(f"the catalog cannot be opened or written: {error}; make room, or look at the disk"))
     return EXIT_OK
 
 
@@ -99,3 +104,4 @@ async def _serve(
         await stopping.wait()
     finally:
         await node.stop()
+        block_signals()

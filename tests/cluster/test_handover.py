@@ -12,7 +12,7 @@ import uvloop
 from headwater.cluster import handover
 from headwater.cluster.handover import Acceptor, Door, Handover
 from headwater.cluster.members import Members
-from headwater.cluster.supervisor import reserve, shared_socket
+from headwater.cluster.supervisor import listen
 
 COUNT = 40
 
@@ -47,15 +47,13 @@ async def ask(port: int, data: bytes, pause: bool) -> bytes:
 
 def test_connections_reach_the_owner_of_their_first_bytes_whoever_accepts_them() -> None:
     async def body(folder: Path) -> None:
-        held, port = reserve("127.0.0.1", 0)
+        held, port = listen("127.0.0.1", 0)
         parts = []
         for me in (0, 1):
             members = Members(me, 2, 2, folder)
             over = Handover(members)
             over.open({"echo": lambda me=me: Echo(me)})  # type: ignore[misc]
-            listening = shared_socket(socket.AF_INET, socket.SOCK_STREAM, 0)
-            listening.bind(("127.0.0.1", port))
-            listening.listen(128)
+            listening = held[0].dup()
             parts.append((Acceptor(listening, "echo", Door(owner, lambda me=me: Echo(me)), over), over))  # type: ignore[misc]
         wanted = [(b"%d hello %d" % (index % 2, index), index % 3 == 0) for index in range(COUNT)]
         answers = await asyncio.gather(*(ask(port, data, pause) for data, pause in wanted))

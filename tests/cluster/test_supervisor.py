@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from headwater.cluster.supervisor import CannotListen, SocketDirectory, listen_shared, reserve
+from headwater.cluster.supervisor import CannotListen, SocketDirectory, listen
 
 WITHIN_S = 30.0
 WORKER = textwrap.dedent(
@@ -137,14 +137,11 @@ def test_directories_that_killed_parents_left_are_removed_and_others_are_not(mon
     mine.close()
 
 
-def test_an_address_that_is_reserved_is_shared_by_workers_and_with_nobody_else() -> None:
-    held, port = reserve("127.0.0.1", 0)
-    listening = [sock for _ in range(2) for sock in listen_shared("127.0.0.1", port, 16)]
+def test_an_address_is_the_nodes_as_soon_as_it_has_it() -> None:
+    held, port = listen("127.0.0.1", 0)
     with pytest.raises(CannotListen, match="in use"):
-        reserve("127.0.0.1", port)
-    for sock in listening:
+        listen("127.0.0.1", port)
+    for sock in held:
         sock.close()
-    # One of them was killed and is started again: the address is still had.
-    again = listen_shared("127.0.0.1", port, 16)
-    for sock in (*held, *again):
+    for sock in listen("127.0.0.1", port)[0]:
         sock.close()

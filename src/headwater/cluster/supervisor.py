@@ -1,6 +1,6 @@
 """The parent of the workers: starts them, starts those again that die, and stops them together.
 
-Owns the data directory's lock, the reserved addresses and the processes. Never serves a request and never touches the
+Owns the data directory's lock, the listening sockets and the processes. Never serves a request and never touches the
 data itself.
 
 A worker is told who it is by a line of JSON on its standard input, and says `ready` on its standard output. Its input
@@ -27,6 +27,7 @@ import msgspec
 import structlog
 
 EXIT_OK, EXIT_FAILED = 0, 1
+BACKLOG = 4096
 BACKOFF_S_MIN, BACKOFF_S_MAX = 0.1, 5.0
 STEADY_S = 10.0
 """A worker that lived this long begins with the shortest wait again when it dies."""
@@ -52,57 +53,35 @@ class Order(msgspec.Struct, frozen=True):
     """Where the members' sockets are."""
     settings: dict[str, Any]
     http: tuple[str, int]
-    """The address that all workers listen on; its port is chosen by now."""
+    """The address that the node listens on; its port is chosen by now."""
     s3p: tuple[str, int] | None = None
+    http_sockets: list[int] = []
+    """Descriptors of the sockets that listen there, which all workers accept from."""
+    s3p_sockets: list[int] = []
 
 
-def reserve(host: str, port: int) -> tuple[list[socket.socket], int]:
-    """Sockets that hold an address for the workers, which listen on it beside each other. Raises CannotListen."""
-    held: list[socket.socket] = []
-    try:
-        for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-            sock = _socket(family, kind, protocol)
-            held.append(sock)
-            # Shared only once it is had: another node of the same user that listens there would share it as well.
-            sock.bind((address[0], port, *address[2:]))
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            port = sock.getsockname()[1]
-    except OSError as error:
-        for sock in held:
-            sock.close()
-        raise CannotListen(error.strerror or str(error)) from None
-    return held, port
+def listen(host: str, port: int) -> tuple[list[socket.socket], int]:
+    """Sockets that listen on an address, for the workers to accept from, and its port. Raises CannotListen.
 
-
-def listen_shared(host: str, port: int, backlog: int) -> list[socket.socket]:
-    """Sockets that listen on an address which others listen on as well. Raises OSError."""
+    One for all workers, not one each: the address is this node's from here on, whichever workers live, and connections
+    that wait when a worker dies are accepted by another.
+    """
     sockets: list[socket.socket] = []
     try:
         for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-            sock = shared_socket(family, kind, protocol)
+            sock = socket.socket(family, kind, protocol)
             sockets.append(sock)
-            sock.bind(address)
-            sock.listen(backlog)
-    except OSError:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            sock.bind((address[0], port, *address[2:]))
+            sock.listen(BACKLOG)
+            port = sock.getsockname()[1]
+    except OSError as error:
         for sock in sockets:
             sock.close()
-        raise
-    return sockets
-
-
-def shared_socket(family: int, kind: int, protocol: int) -> socket.socket:
-    """A socket whose address others of this machine's user may share."""
-    sock = _socket(family, kind, protocol)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    return sock
-
-
-def _socket(family: int, kind: int, protocol: int) -> socket.socket:
-    sock = socket.socket(family, kind, protocol)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    if family == socket.AF_INET6:
-        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-    return sock
+        raise CannotListen(error.strerror or str(error)) from None
+    return sockets, port
 
 
 class Worker:
@@ -188,9 +167,17 @@ class Worker:
 
 
 async def supervise(
-    orders: Sequence[Order], command: Sequence[str], fds: Sequence[int], grace_s: float, ready: Callable[[], None]
+    orders: Sequence[Order],
+    command: Sequence[str],
+    fds: Sequence[int],
+    grace_s: float,
+    ready: Callable[[], None],
+    ending: Callable[[], None] = lambda: None,
 ) -> int:
-    """Runs `command` for each order until SIGTERM or SIGINT; returns the exit code. Calls `ready` once all are."""
+    """Runs `command` for each order until SIGTERM or SIGINT; returns the exit code. `fds` are theirs too.
+
+    Calls `ready` once all are, and `ending` before they are told to stop.
+    """
     workers = [Worker(order, fds, command) for order in orders]
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -213,6 +200,7 @@ async def supervise(
     elif not stopping.is_set():
         code = EXIT_FAILED  # whoever could not start has said why
     stopped.cancel()
+    ending()
     for worker in workers:
         worker.terminate()
     ended = loop.create_task(_ended(workers, (*starting, *keeping)))
@@ -222,7 +210,13 @@ async def supervise(
         for worker in workers:
             worker.kill()
         await ended
+    block_signals()
     return code
+
+
+def block_signals() -> None:
+    """The process is about to end, in order: another signal to end does not make that a crash."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
 
 
 async def _all_ready(starting: Sequence[asyncio.Task[bool]], stopped: asyncio.Task[Any]) -> bool:
@@ -250,7 +244,7 @@ class SocketDirectory:
 
     def __init__(self) -> None:
         base = os.environ.get("XDG_RUNTIME_DIR")
-        usable = base is not None and len(base) < 60 and os.access(base, os.W_OK)
+        usable = base is not None and len(base) < 60 and os.path.isdir(base) and os.access(base, os.W_OK)
         self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base if usable else None))
         # Locked before it has its name: whoever finds it free knows that its parent is gone.
         draft = self.path / "lock.part"

@@ -54,7 +54,7 @@ def test_a_creation_waits_until_it_is_decided_where_its_name_is_placed(group: in
     async def play(node: Node) -> None:
         client, name = await node.client(), node.name(group)
         home = node.members[group]
-        async with home.placing._deciding.of(key_of(name)):
+        async with home.placing._decide(key_of(name)):
             client.send(create(node.name(0, 1)) + create(name) + append(name, b"x"))
             assert await client.reply() == b"+OK\r\n"
             waiting = home.server.from_members if group else home.server.connections
@@ -73,7 +73,7 @@ def test_a_creation_waits_in_the_same_way_where_one_process_has_all_groups() -> 
         server = S3pServer(Settings(), engine, placing=placing)
         peer, name = Peer(server), node.name(0)
         assert type(peer.connection) is Connection
-        async with placing._deciding.of(key_of(name)):
+        async with placing._decide(key_of(name)):
             peer.send(create(name) + append(name, b"x"))
             await node.until(lambda: type(peer.connection.alone) is Undecided)
             node.here.place(name, 1)
@@ -87,7 +87,7 @@ def test_a_creation_waits_in_the_same_way_where_one_process_has_all_groups() -> 
 def test_a_connection_that_is_cut_takes_a_creation_with_it_that_waits() -> None:
     async def play(node: Node) -> None:
         client, name = await node.client(), node.name(0)
-        async with node.here.placing._deciding.of(key_of(name)):
+        async with node.here.placing._decide(key_of(name)):
             client.send(create(name))
             await node.until(lambda: any(connection.alone is not None for connection in node.here.server.connections))
             [connection] = node.here.server.connections
