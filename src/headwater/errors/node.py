@@ -13,6 +13,7 @@ __all__ = [
     "LogSetBack",
     "LogUnavailable",
     "MemberUnavailable",
+    "NoOwner",
     "NoSuchGroup",
     "NoSuchNode",
     "NotServedHere",
@@ -151,6 +152,16 @@ class MemberUnavailable(Failure):
 
     def facts(self) -> Facts:
         return {"retry_after_s": RETRY_AFTER_S}
+
+
+class NoOwner(MemberUnavailable):
+    """No process that is known to be there serves the group now. The request reached none."""
+
+    def __init__(self, group: int) -> None:
+        self.group = group
+
+    def message(self) -> str:
+        return f"group {self.group}, which this is about, has no owner just now; retry"
 
 
 class OutcomeUnknown(Failure):

@@ -43,7 +43,10 @@ def _id_replies(ms: int, n: int, counts: list[int]) -> bytes:
 
 def not_here(engine: Engine, elsewhere: NotServedHere) -> errors.MemberUnavailable:
     """The failure of a command that reached a process which does not own its stream."""
-    return errors.MemberUnavailable(engine.questions.owner(elsewhere.group))
+    try:
+        return errors.MemberUnavailable(engine.questions.owner(elsewhere.group))
+    except errors.MemberUnavailable as unowned:
+        return unowned
 
 
 def failed(name: bytes, failure: Failure) -> bytes:
