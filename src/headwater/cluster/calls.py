@@ -89,7 +89,9 @@ class Calls:
             raise NoOwner(min(unanswered))
         return answers
 
-    async def _ask_covered(self, member: int, name: str, arguments: tuple[Any, ...], into: Any) -> tuple[list[int], Any]:
+    async def _ask_covered(
+        self, member: int, name: str, arguments: tuple[Any, ...], into: Any
+    ) -> tuple[list[int], Any]:
         if member == self._members.me:
             return await self._covered(name, arguments)
         answered = await self._post(member, name, _encode({COVERED: arguments}))
