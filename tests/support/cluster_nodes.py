@@ -83,12 +83,12 @@ def made_group(number: int) -> Any:
 
 
 class ClusterNode:
-    def __init__(self, name: str, root: Path, secret: bytes, owned: dict[int, Any]) -> None:
+    def __init__(self, name: str, root: Path, secret: bytes, owned: dict[int, Any], clock: SystemClock) -> None:
         self.name = name
         self.registry = Registry(DirectoryPlace(root))
         self.secret = secret
         self.owned = owned
-        self.clock = HandClock()
+        self.clock = clock
         self.port = self.s3p_port = 0
         self.settings = config.resolve({"memory": True, "listen": f"{HOST}:0"}, {}, None).settings
 
@@ -165,11 +165,12 @@ class Cluster:
     def start(self, name: str, secret: bytes = SECRET) -> ClusterNode:
         """A node that owns a group of the same number as its own."""
 
+        group = len(self.nodes)
+
         async def started() -> ClusterNode:
-            made = ClusterNode(name, self.root, secret, {len(self.nodes): made_group(len(self.nodes))})
+            made = ClusterNode(name, self.root, secret, {group: made_group(group)}, HandClock())
             await made.start()
-            for group in made.owned:
-                made.view.claimed(group, 1)
+            made.view.claimed(group, 1)
             return made
 
         self.nodes.append(self.run(started()))
@@ -188,6 +189,7 @@ class Cluster:
 
         async def rounds() -> None:
             for node in some or self.nodes:
+                assert isinstance(node.clock, HandClock)
                 node.clock.go_on()
                 await asyncio.sleep(0)
             for node in some or self.nodes:

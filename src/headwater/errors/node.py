@@ -148,7 +148,7 @@ class MemberUnavailable(Failure):
         self.member = member
 
     def message(self) -> str:
-        return f"worker {self.member}, which serves this, is restarting; retry"
+        return f"member {self.member}, which serves this, does not answer; retry"
 
     def facts(self) -> Facts:
         return {"retry_after_s": RETRY_AFTER_S}
@@ -172,7 +172,7 @@ class OutcomeUnknown(Failure):
 
     def message(self) -> str:
         return (
-            f"worker {self.member} went away before it answered; a write may or may not have taken effect: "
+            f"member {self.member} went away before it answered; a write may or may not have taken effect: "
             "retry it with the same producer headers, or look at the stream first"
         )
 

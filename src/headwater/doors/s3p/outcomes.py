@@ -62,7 +62,7 @@ def failed(name: bytes, failure: Failure) -> bytes:
     elif isinstance(failure, errors.StreamExists):
         message = f"{stream} already exists"
     elif isinstance(failure, errors.OutcomeUnknown):
-        message = f"worker {failure.member} went away before it replied; a write may or may not have taken effect"
+        message = f"member {failure.member} went away before it replied; a write may or may not have taken effect"
     elif isinstance(failure, errors.ContentTypeMismatch):
         message = f"{stream} holds {failure.expected}, and a record is not JSON"
     else:
