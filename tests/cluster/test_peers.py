@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from headwater.cluster import pings
 from headwater.cluster.introduction import ACCEPTED, BYTES_MAX, REFUSED, introduction
 from headwater.cluster.membership import HTTP, S3P
 from headwater.doors.s3p.names import key_of
@@ -104,6 +105,36 @@ def test_a_node_with_another_secret_is_nobody(tmp_path: Path) -> None:
         assert a.gate.refused_count > 0
         with pytest.raises(MemberUnavailable):
             nodes.run(stranger.calls.ask(0, "ping", stranger.view.state))
+
+
+def test_a_node_that_is_slow_to_answer_first_is_not_cut_off_when_another_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pings, "PING_MS_MAX", 600_000)
+    with cluster(tmp_path, "a", "b") as nodes:
+        b = nodes.nodes[1]
+        answer = b.calls._answers["ping"]
+        began, held = asyncio.Event(), asyncio.Event()
+
+        async def slow(told: Any) -> Any:
+            began.set()
+            await held.wait()
+            return await answer(told)
+
+        nodes.run(lambda: b.calls.register("ping", slow))
+        c = nodes.start("c")  # pings both
+
+        async def first_answers() -> None:
+            while c.view.alive != [0, 2]:
+                c.clock.go_on()  # type: ignore[attr-defined]
+                await asyncio.sleep(0.001)
+            await began.wait()
+            c.view.set_ready(3, True)  # a change
+            held.set()
+            while c.view.alive != [0, 1, 2]:
+                await asyncio.sleep(0.001)
+
+        nodes.run(first_answers())
 
 
 # ---- the gate -------------------------------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ class Peers:
         """By member: the run that it was in, and the connections to it."""
         self._reported: set[str] = set()
         """Runs of nodes that refused this one, which was logged."""
+        self._alive = set(view.alive)
         view.on_change.append(self._cut_off)
 
     @property
@@ -76,10 +77,11 @@ class Peers:
     def _cut_off(self) -> None:
         """Ends the connections to nodes that do not answer any more: who waits for them is told now, not when the
         network gives up."""
-        alive = self.view.alive
+        before, self._alive = self._alive, set(self.view.alive)
+        gone = before - self._alive  # not who has yet to answer: that would cut off the question
         for member, (run, connections) in list(self._connections.items()):
             node = self.view.node_of(member)
-            if member not in alive or node is None or node.run != run:
+            if member in gone or node is None or node.run != run:
                 del self._connections[member]
                 for transport in list(connections):
                     transport.abort()
