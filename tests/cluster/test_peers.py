@@ -231,6 +231,18 @@ def test_a_writer_keeps_its_connection_while_the_owner_changes(four: Cluster) ->
     assert four.request(c, "GET", f"{path}?offset=-1").body == b"111222333444"
 
 
+def test_a_client_that_asks_for_it_is_sent_to_the_owner_itself(four: Cluster) -> None:
+    a, b, _, _ = four.nodes
+    path = path_of(four.name(1))
+    wish = {**TEXT, "Headwater-Redirect": "307"}
+    for _ in range(2):
+        told = four.request(a, "PUT", f"{path}?x=1", wish)
+        assert told.status == 307 and told.header("location") == f"http://{HOST}:{b.port}{path}?x=1"
+    assert a.forwarder.forwarded_count == 0
+    assert four.request(b, "PUT", path, wish).status == 201
+    assert four.request(a, "GET", path).status == 200
+
+
 def test_a_group_without_an_owner_is_answered_so_and_the_others_go_on(four: Cluster) -> None:
     a, b, _, _ = four.nodes
     path, other = path_of(four.name(1)), path_of(four.name(2))

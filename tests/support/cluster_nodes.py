@@ -5,6 +5,7 @@ test says so, so nothing depends on time."""
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -97,13 +98,17 @@ class ClusterNode:
         self.gate = Gate(self.name, self.secret, doors)
         address = f"{HOST}:{await self.gate.listen(HOST, 0)}"
         run = f"{self.name}-{SystemRng().token(4).hex()}"
-        node = await self.registry.register(Node(-1, self.name, run, address, "", "1.0", "", 0, 1))
+        # Bound before it is opened, so that it can be registered.
+        listening = socket.create_server((HOST, 0))
+        self.port = listening.getsockname()[1]
+        public = f"{HOST}:{self.port}"
+        node = await self.registry.register(Node(-1, self.name, run, address, public, "1.0", "", 0, 1))
         self.view = View(node, GROUPS)
         self.peers = Peers(self.view, self.secret)
         self.calls = Calls(self.peers)
         self.pings = Pings(self.view, self.calls, self.registry.nodes, clock=self.clock)
         self._open(doors)
-        self.port = await self.http.listen(HOST, 0)
+        self.http.begin(await asyncio.get_running_loop().create_server(self.http.accept, sock=listening))
         self.s3p_port = await self.s3p.listen(HOST, 0)
         self.internal.begin(self.gate)
         await self.pings.start()

@@ -27,6 +27,8 @@ HELD_BYTES_MAX = 64 * 1024
 PLACED = b"headwater-placed"
 """`group/version`: the home of a stream's name says that the stream lives in that group (see `fork_placement`)."""
 _NO_CONTENT = b"HTTP/1.1 204 "
+REDIRECT = b"headwater-redirect"
+"""`307`: a client that would rather go to the owner itself than have its request sent on."""
 _NOT_FORWARDED = frozenset((b"expect", b"transfer-encoding", b"content-length", PLACED))
 """Of the way from the client to here. The body is whole by now and has a length."""
 
@@ -65,6 +67,13 @@ class Forwarder:
     def __init__(self, members: Membership) -> None:
         self._members = members
         self.forwarded_count = 0
+
+    def location(self, exchange: Exchange, member: int) -> str | None:
+        """Where the client would find the owner itself; None when it did not ask for that, or is there already."""
+        if exchange.request.headers.get(REDIRECT) != b"307":
+            return None
+        address = self._members.public_address(member)
+        return None if address is None else f"http://{address}{exchange.request.target.decode('latin-1')}"
 
     def forward(
         self,

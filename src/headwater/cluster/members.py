@@ -35,6 +35,10 @@ class Members:
     def groups_of(self, member: int) -> list[int]:
         return list(range(member, self.groups_count, self.count))
 
+    def public_address(self, member: int) -> str | None:
+        """None: workers share their address."""
+        return None
+
     async def connect(self, member: int, door: str, protocol: asyncio.Protocol) -> asyncio.Transport:
         """See `Membership`."""
         path = self.http_path(member) if door == HTTP else self.s3p_path(member)

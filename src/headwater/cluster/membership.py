@@ -46,6 +46,10 @@ class Membership(Protocol):
         """The groups that a process serves now, in ascending order."""
         ...
 
+    def public_address(self, member: int) -> str | None:
+        """HOST:PORT where clients reach a process's HTTP door; None when that is the same for all."""
+        ...
+
     async def connect(self, member: int, door: str, protocol: asyncio.Protocol) -> asyncio.Transport:
         """Connects `protocol` to another process's door: on return its `connection_made` was called, and the bytes that
         it writes are the first which that door sees. Raises OSError."""

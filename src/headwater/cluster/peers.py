@@ -45,6 +45,10 @@ class Peers:
     def version(self) -> int:
         return self.view.version
 
+    def public_address(self, member: int) -> str | None:
+        node = self.view.node_of(member)
+        return None if node is None else node.public_address or None
+
     async def connect(self, member: int, door: str, protocol: asyncio.Protocol) -> asyncio.Transport:
         """See `Membership`."""
         node = self.view.node_of(member)

@@ -79,7 +79,13 @@ class Elsewhere:
         elif exchange.internal:
             raise MemberUnavailable(self._engine.questions.owner(group))
         else:
-            self._forwarder.forward(exchange, self._engine.questions.owner(group))
+            member = self._engine.questions.owner(group)
+            location = self._forwarder.location(exchange, member)
+            if location is None:
+                self._forwarder.forward(exchange, member)
+            else:
+                headers = [("Location", location), ("Cache-Control", "no-store")]
+                exchange.reply(exchange.responder.full(307, headers, b"", exchange.request.keep_alive))
 
     def subscription(self, exchange: Exchange, name: str, act: Callable[[], None]) -> None:
         """The same for the group that a subscription lives in."""
