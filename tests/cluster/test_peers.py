@@ -17,7 +17,7 @@ from headwater.cluster.introduction import ACCEPTED, BYTES_MAX, REFUSED, introdu
 from headwater.cluster.membership import HTTP, S3P
 from headwater.doors.s3p.names import key_of
 from headwater.errors import MemberUnavailable, NoOwner, OutcomeUnknown
-from tests.s3p import request as s3p_request
+from tests.doors.s3p import request as s3p_request
 from tests.support.cluster_nodes import GROUPS, HOST, SECRET, Cluster, ClusterNode, cluster, made_group
 from tests.support.http import Connection
 

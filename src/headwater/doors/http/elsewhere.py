@@ -69,8 +69,9 @@ class Elsewhere:
             act()
         else:
             mark = b"%d/%d" % (placed.group, placed.version)
+            member = self._engine.questions.owner(placed.group)
             answered = self._placing.sent(key) if exchange.request.method == b"PUT" else None
-            self._forwarder.forward(exchange, self._engine.questions.owner(placed.group), mark, answered)
+            self._forwarder.forward(exchange, member, mark, answered)
 
     def group(self, exchange: Exchange, group: int, act: Callable[[], None]) -> None:
         """Calls `act` when this process serves the group, and sends the request on otherwise."""
