@@ -162,7 +162,7 @@ class Node:
         metrics.add(*readings.engine_gauges(engine), *readings.http_gauges(self._http, streams))
         metrics.add(*readings.subscription_gauges([subscriptions]))
         if s3p is not None:
-            members = self._members if self._members.count > 1 else None
+            members = None if self._members.alone else self._members
             self._s3p = S3pServer(settings, engine, members, self._placing)
             metrics.add(*readings.s3p_gauges(self._s3p))
         await self._open_to_members(routes, responder, bodies)
@@ -197,7 +197,7 @@ class Node:
                 group.give_out_after(clock.now_ms() << 16)
             files = None if settings.memory else _Catalog(self._data, number)
             self._owned[number] = OwnedGroup(group, wal, blobs, lake, files, options, rng, _report)
-        if members.count > 1:
+        if not members.alone:
             self._calls = Calls(members)
         return Engine(self._owned, members.groups_count, clock, self._calls), store, blobs, lake
 
@@ -328,7 +328,7 @@ class Node:
         if s3p is not None and self._s3p is not None:
             s3p_door = Door(s3p_owner, self._s3p.accept)
             address = await self._open(self._s3p, *s3p, "s3p", s3p_door, "another --s3p, or --s3p off")
-            if self._members.count == 1:
+            if self._members.alone:
                 log.info("s3p ready", address=address)
         http_door = Door(http_owner, self._http.accept)
         self._address = await self._open(self._http, *http, "http", http_door, "another --listen")

@@ -114,7 +114,7 @@ class World:
     """Member 0, which clients are connected to, and owners 1 and 2."""
 
     async def open(self, folder: Path) -> None:
-        members = Members(0, 3, 3, folder)
+        self.members = members = Members(0, 3, 3, folder)
         self.path_of = members.http_path
         self.forwarder = Forwarder(members)
         responder, bodies = Responder("*", keeps_nothing=True), Budget(1 << 30)

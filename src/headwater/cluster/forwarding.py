@@ -15,10 +15,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from headwater.cluster.framing import BadAnswer, ResponseFraming
+from headwater.cluster.membership import HTTP, Membership
 from headwater.errors import Failure, MemberUnavailable, OutcomeUnknown
 
 if TYPE_CHECKING:
-    from headwater.cluster.members import Members
     from headwater.doors.http.exchange import Exchange, Line
     from headwater.doors.http.wire import Request
 
@@ -27,18 +27,24 @@ HELD_BYTES_MAX = 64 * 1024
 PLACED = b"headwater-placed"
 """`group/version`: the home of a stream's name says that the stream lives in that group (see `fork_placement`)."""
 _NO_CONTENT = b"HTTP/1.1 204 "
+REDIRECT = b"headwater-redirect"
+"""`307`: a client that would rather go to the owner itself than have its request sent on."""
 _NOT_FORWARDED = frozenset((b"expect", b"transfer-encoding", b"content-length", PLACED))
 """Of the way from the client to here. The body is whole by now and has a length."""
 
 
 class ForwardedHead:
-    """What a head that was forwarded before becomes, kept with it: a writer repeats its head."""
+    """What a head that was forwarded before becomes, kept with it: a writer repeats its head.
 
-    __slots__ = ("head", "member")
+    It holds while no group has changed its owner: `version` is the one of `Membership`.
+    """
 
-    def __init__(self, member: int, head: bytes) -> None:
+    __slots__ = ("head", "member", "version")
+
+    def __init__(self, member: int, head: bytes, version: int) -> None:
         self.member = member
         self.head = head
+        self.version = version
 
 
 def encode_head(request: Request, size: int, placed: bytes | None = None) -> bytes:
@@ -58,9 +64,16 @@ def encode_head(request: Request, size: int, placed: bytes | None = None) -> byt
 class Forwarder:
     """Hands exchanges to the members that own them. Counters are plain ints: `observe` exports them."""
 
-    def __init__(self, members: Members) -> None:
+    def __init__(self, members: Membership) -> None:
         self._members = members
         self.forwarded_count = 0
+
+    def location(self, exchange: Exchange, member: int) -> str | None:
+        """Where the client would find the owner itself; None when it did not ask for that, or is there already."""
+        if exchange.request.headers.get(REDIRECT) != b"307":
+            return None
+        address = self._members.public_address(member)
+        return None if address is None else f"http://{address}{exchange.request.target.decode('latin-1')}"
 
     def forward(
         self,
@@ -77,7 +90,7 @@ class Forwarder:
         known = request.known
         head = encode_head(request, len(request.body), placed)
         if known is not None and placed is None:
-            known.memo = ForwardedHead(member, head)
+            known.memo = ForwardedHead(member, head, self._members.version)
         self.forwarded_count += 1
         upstream = self._upstream(exchange.connection, member)
         if answered is not None:
@@ -85,8 +98,8 @@ class Forwarder:
         upstream.send(exchange, head, request.body)
 
     def forward_again(self, exchange: Exchange, memo: object) -> bool:
-        """A request whose head was sent to its owner before. False when `memo` says nothing of the kind."""
-        if type(memo) is not ForwardedHead:
+        """A request whose head was sent to its owner before. False when `memo` says nothing that still holds."""
+        if type(memo) is not ForwardedHead or memo.version != self._members.version:
             return False
         self.forwarded_count += 1
         self._upstream(exchange.connection, memo.member).send(exchange, memo.head, exchange.request.body)
@@ -98,7 +111,7 @@ class Forwarder:
             upstreams = connection.upstreams = {}
         found = upstreams.get(member)
         if found is None or found.over:
-            found = upstreams[member] = Upstream(connection, member, self._members.http_path(member))
+            found = upstreams[member] = Upstream(connection, member, self._members)
         return found
 
 
@@ -108,7 +121,7 @@ class Upstream(asyncio.Protocol):
     A Streamer for every GET, which may be live: the owner has to hear that the client wants no more.
     """
 
-    def __init__(self, connection: Line, member: int, path: str) -> None:
+    def __init__(self, connection: Line, member: int, members: Membership) -> None:
         self._connection = connection
         self._member = member
         self._transport: asyncio.Transport | None = None
@@ -124,7 +137,7 @@ class Upstream(asyncio.Protocol):
         """The owner is to hear that no more requests come."""
         self.over = False
         """No more requests can be sent."""
-        self._connecting = asyncio.get_running_loop().create_task(self._connect(path))
+        self._connecting = asyncio.get_running_loop().create_task(self._connect(members))
 
     def send(self, exchange: Exchange, head: bytes, body: bytes) -> None:
         self._pending.append(exchange)
@@ -148,9 +161,9 @@ class Upstream(asyncio.Protocol):
 
     # ---- asyncio calls these ------------------------------------------------------------------------------------
 
-    async def _connect(self, path: str) -> None:
+    async def _connect(self, members: Membership) -> None:
         try:
-            await asyncio.get_running_loop().create_unix_connection(lambda: self, path)
+            await members.connect(self._member, HTTP, self)
         except OSError:
             self._refuse(MemberUnavailable(self._member))
 

@@ -79,6 +79,7 @@ TABLE: dict[type[Failure], Row] = {
     LogUnavailable: Row(503, "log_unavailable", "ERR_UNAVAILABLE", True, False),
     NotServedHere: Row(503, "not_served_here", "ERR_UNAVAILABLE", True, True),
     MemberUnavailable: Row(503, "member_unavailable", "ERR_UNAVAILABLE", True, True),
+    NoOwner: Row(503, "no_owner", "ERR_UNAVAILABLE", True, True),
     OutcomeUnknown: Row(503, "outcome_unknown", "ERR_UNAVAILABLE", True, False),
     InternalError: Row(500, "internal_error", "ERR_INTERNAL", False, False),
     Overloaded: Row(503, "overloaded", "ERR_UNAVAILABLE", True, True),

@@ -13,6 +13,7 @@ __all__ = [
     "LogSetBack",
     "LogUnavailable",
     "MemberUnavailable",
+    "NoOwner",
     "NoSuchGroup",
     "NoSuchNode",
     "NotServedHere",
@@ -147,10 +148,20 @@ class MemberUnavailable(Failure):
         self.member = member
 
     def message(self) -> str:
-        return f"worker {self.member}, which serves this, is restarting; retry"
+        return f"member {self.member}, which serves this, does not answer; retry"
 
     def facts(self) -> Facts:
         return {"retry_after_s": RETRY_AFTER_S}
+
+
+class NoOwner(MemberUnavailable):
+    """No process that is known to be there serves the group now. The request reached none."""
+
+    def __init__(self, group: int) -> None:
+        self.group = group
+
+    def message(self) -> str:
+        return f"group {self.group}, which this is about, has no owner just now; retry"
 
 
 class OutcomeUnknown(Failure):
@@ -161,7 +172,7 @@ class OutcomeUnknown(Failure):
 
     def message(self) -> str:
         return (
-            f"worker {self.member} went away before it answered; a write may or may not have taken effect: "
+            f"member {self.member} went away before it answered; a write may or may not have taken effect: "
             "retry it with the same producer headers, or look at the stream first"
         )
 

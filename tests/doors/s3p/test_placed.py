@@ -108,7 +108,7 @@ def test_creations_sent_by_a_placement_that_is_over_are_refused() -> None:
         placement = node.here.engine.placement(key_of(name))
         assert placement is not None
         node.there.engine.bar(key_of(name), placement.version)
-        refused = b"-ERR_UNAVAILABLE worker 0, which serves this, is restarting; retry\r\n"
+        refused = b"-ERR_UNAVAILABLE member 0, which serves this, does not answer; retry\r\n"
         client.send(append(name, b"x") + request(b"DELETE", name, []) + create(name) + create(node.name(0, 1)))
         wanted = [id_reply(MS, 0), b"+OK\r\n", refused, b"+OK\r\n"]
         assert [await client.reply() for _ in wanted] == wanted

@@ -216,7 +216,7 @@ def test_an_owner_that_goes_away_fails_what_it_had_and_the_connection_goes_on() 
         node.here.sync()
         assert await client.reply() == id_reply(MS, 0)
         assert await client.reply() == (
-            b"-ERR_UNAVAILABLE worker 1 went away before it replied; a write may or may not have taken effect\r\n"
+            b"-ERR_UNAVAILABLE member 1 went away before it replied; a write may or may not have taken effect\r\n"
         )
         node.here.sync()
         assert await client.reply() == id_reply(MS, 1)
@@ -233,7 +233,7 @@ def test_a_member_that_cannot_be_reached_is_a_reason_to_retry() -> None:
         await client.call(create(here))
         Path(node.here.members.s3p_path(1)).unlink()
         client.send(create(there) + append(here, b"x") + append(there, b"y") + read_request(there) + append(here, b"z"))
-        refused = b"-ERR_UNAVAILABLE worker 1, which serves this, is restarting; retry\r\n"
+        refused = b"-ERR_UNAVAILABLE member 1, which serves this, does not answer; retry\r\n"
         wanted = [refused, id_reply(MS, 0), refused, refused, id_reply(MS, 1)]
         assert [await client.reply() for _ in wanted] == wanted
 
@@ -249,7 +249,7 @@ def test_a_forwarded_read_whose_owner_goes_away_is_refused_unless_its_reply_has_
         client.send(read_request(there, block=60_000) + append(here, b"x"))
         await node.until(lambda: node.there.server.blocked_count == 1)
         cut(node.there)
-        assert (await client.reply()).startswith(b"-ERR_UNAVAILABLE worker 1,")
+        assert (await client.reply()).startswith(b"-ERR_UNAVAILABLE member 1,")
         assert await client.reply() == id_reply(MS, 0)
         assert await client.call(append(there, *[b"x" * MIB] * LONG)) == id_reply(MS, LONG - 1)
         slow = await node.slow_client()
@@ -274,7 +274,7 @@ def test_a_reply_that_is_none_is_an_owner_that_went_away() -> None:
         path = node.here.members.s3p_path(1)
         Path(path).unlink()
         async with await asyncio.start_unix_server(nonsense, path):
-            assert (await client.call(create(node.name(1)))).startswith(b"-ERR_UNAVAILABLE worker 1 went away")
+            assert (await client.call(create(node.name(1)))).startswith(b"-ERR_UNAVAILABLE member 1 went away")
         assert await client.call(create(node.name(0))) == b"+OK\r\n"
 
     played(play)
@@ -293,7 +293,7 @@ def test_what_was_forwarded_to_a_member_that_does_not_own_it_is_refused_and_not_
         asked = [create(there), append(there, b"x"), read_request(there), request(b"DELETE", there, [])]
         asked += [request(b"TRIM", there, [b"MIN_ID", b"1-0"]), append(there, b"x") * 3]
         forwarded.send(b"".join(asked) + create(here))
-        refused = b"-ERR_UNAVAILABLE worker 1, which serves this, is restarting; retry\r\n"
+        refused = b"-ERR_UNAVAILABLE member 1, which serves this, does not answer; retry\r\n"
         assert [await forwarded.reply() for _ in range(8)] == [refused] * 8
         assert await forwarded.reply() == b"+OK\r\n"
         assert len(node.there.server.from_members) == 1

@@ -82,7 +82,7 @@ class Batches:
         self._settings = settings
         self._records_max = settings.append_records_max
         self._questions = engine.questions
-        self._is_split = engine.questions.count > 1
+        self._is_split = not engine.questions.alone
         engine.questions.register("append_entries", self._answer_entries)
 
     def append_batch(self, exchange: Exchange, key: str) -> None:
@@ -194,7 +194,11 @@ class Batches:
                 request.gather.resolve(index, failure)
                 return True
             return False
-        owner = other_owner(self._engine, wish.key) if self._is_split else None
+        try:
+            owner = other_owner(self._engine, wish.key) if self._is_split else None
+        except Failure as failure:
+            request.gather.resolve(index, failure)
+            return True
         if owner is None:
             return False
         there = wish if owner.placed is None else msgspec.structs.replace(wish, placed=owner.placed)

@@ -30,7 +30,8 @@ class Owner(NamedTuple):
 
 
 def other_owner(engine: Engine, key: str) -> Owner | None:
-    """The process that a stream's commands go to; None: this one. Of a node with several groups."""
+    """The process that a stream's commands go to; None: this one. Of a node with several groups. Raises
+    MemberUnavailable."""
     home = engine.home(key)
     if home not in engine.owned:
         return Owner(engine.questions.owner(home), None)

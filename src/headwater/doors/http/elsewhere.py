@@ -69,8 +69,9 @@ class Elsewhere:
             act()
         else:
             mark = b"%d/%d" % (placed.group, placed.version)
+            member = self._engine.questions.owner(placed.group)
             answered = self._placing.sent(key) if exchange.request.method == b"PUT" else None
-            self._forwarder.forward(exchange, self._engine.questions.owner(placed.group), mark, answered)
+            self._forwarder.forward(exchange, member, mark, answered)
 
     def group(self, exchange: Exchange, group: int, act: Callable[[], None]) -> None:
         """Calls `act` when this process serves the group, and sends the request on otherwise."""
@@ -79,7 +80,13 @@ class Elsewhere:
         elif exchange.internal:
             raise MemberUnavailable(self._engine.questions.owner(group))
         else:
-            self._forwarder.forward(exchange, self._engine.questions.owner(group))
+            member = self._engine.questions.owner(group)
+            location = self._forwarder.location(exchange, member)
+            if location is None:
+                self._forwarder.forward(exchange, member)
+            else:
+                headers = [("Location", location), ("Cache-Control", "no-store")]
+                exchange.reply(exchange.responder.full(307, headers, b"", exchange.request.keep_alive))
 
     def subscription(self, exchange: Exchange, name: str, act: Callable[[], None]) -> None:
         """The same for the group that a subscription lives in."""

@@ -43,7 +43,10 @@ def _id_replies(ms: int, n: int, counts: list[int]) -> bytes:
 
 def not_here(engine: Engine, elsewhere: NotServedHere) -> errors.MemberUnavailable:
     """The failure of a command that reached a process which does not own its stream."""
-    return errors.MemberUnavailable(engine.questions.owner(elsewhere.group))
+    try:
+        return errors.MemberUnavailable(engine.questions.owner(elsewhere.group))
+    except errors.MemberUnavailable as unowned:
+        return unowned
 
 
 def failed(name: bytes, failure: Failure) -> bytes:
@@ -59,7 +62,7 @@ def failed(name: bytes, failure: Failure) -> bytes:
     elif isinstance(failure, errors.StreamExists):
         message = f"{stream} already exists"
     elif isinstance(failure, errors.OutcomeUnknown):
-        message = f"worker {failure.member} went away before it replied; a write may or may not have taken effect"
+        message = f"member {failure.member} went away before it replied; a write may or may not have taken effect"
     elif isinstance(failure, errors.ContentTypeMismatch):
         message = f"{stream} holds {failure.expected}, and a record is not JSON"
     else:

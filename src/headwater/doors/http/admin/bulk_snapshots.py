@@ -87,7 +87,7 @@ class BulkSnapshots:
         self._pool = ThreadPoolExecutor(THREADS, "snapshots")
         self._requests_count = 0
         self._questions = engine.questions
-        self._is_split = engine.questions.count > 1
+        self._is_split = not engine.questions.alone
         engine.questions.register("publish_snapshots", self._answer_entries)
 
     def close(self) -> None:
