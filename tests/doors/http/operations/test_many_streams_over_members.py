@@ -245,8 +245,8 @@ async def _nothing(*_: Any) -> None: ...
 
 def test_a_creation_waits_until_it_is_decided_where_its_name_is_placed__append(both: TwoMembers) -> None:
     name = both.names(0, 1)[0]
-    locks = both.members[0].placing._deciding
-    deciding = locks.of(name)
+    placing = both.members[0].placing
+    locks, deciding = placing._locks, placing._decide(name)
     both.run(deciding.__aenter__())
     with both.connect(1) as connection:
         body = json.dumps([*entries_of([name], "1"), {"stream": name, "content_type": "text/plain", "text": ["2"]}])
