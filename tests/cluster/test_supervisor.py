@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -123,16 +124,21 @@ def test_directories_that_killed_parents_left_are_removed_and_others_are_not(mon
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
     used = SocketDirectory()
-    being_made, left, other = (tmp_path / name for name in ("headwater-made", "headwater-left", "other"))
+    names = ("headwater-sockets-made", "headwater-sockets-left", "other")
+    being_made, left, other = (tmp_path / name for name in names)
     for path in (being_made, left, other):
         path.mkdir()
-    for path in (left, other):
-        (path / "lock").touch()
-    (left / "member-0.http").touch()
-    (tmp_path / "headwater-link").symlink_to(other)
+    full = tmp_path / "headwater-sockets-full"
+    full.mkdir()
+    for path in (left, other, full):
+        (path / "sockets.lock").touch()
+    (full / "notes").touch()  # whatever it is, no node made it
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(left / "member-0.http"))
+    (tmp_path / "headwater-sockets-link").symlink_to(other)
     mine = SocketDirectory()
     assert not left.exists()
-    assert all(path.is_dir() for path in (used.path, mine.path, being_made, other))
+    assert all(path.is_dir() for path in (used.path, mine.path, being_made, other)) and (full / "notes").exists()
     used.close()
     mine.close()
 

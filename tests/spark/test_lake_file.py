@@ -31,7 +31,7 @@ class Answers(Node):
         self.known = extents
         self.asked: list[list[str]] = []
 
-    def lake_extents(self, files: list[str]) -> bytes:
+    def lake_extents(self, group: int, files: list[str]) -> bytes:
         self.asked.append(files)
         found = [extent for extent in self.known if extent.file in files]
         return encode_extents(sorted(found, key=lambda one: (one.file, one.row_group, one.row_start)))

@@ -54,6 +54,12 @@ def test_records_go_to_the_streams_that_they_name_in_the_order_they_came(
     assert [one["n"] for one in streams.read_json(node, "by-kind/paid")] == [1, 5, 7, 11, 13, 17, 19, 50]
 
 
+def forget(path: Path) -> None:
+    """Takes a file out of a checkpoint, and what Spark keeps to check it by."""
+    path.unlink()
+    path.with_name(f".{path.name}.crc").unlink()
+
+
 def test_small_batches_settled_and_fresh_records_and_a_lost_commit_make_no_difference(
     spark: SparkSession, node: Node, tmp_path: Path
 ) -> None:
@@ -66,9 +72,11 @@ def test_small_batches_settled_and_fresh_records_and_a_lost_commit_make_no_diffe
     # What was hot for the lost batch is in the lake when it comes again.
     assert node.request("POST", "/__headwater/flush").status == 200
     commits = tmp_path / "cp" / "commits"
-    newest = max(commits.glob("[0-9]*"), key=lambda path: int(path.name))
-    newest.unlink()
-    newest.with_name(f".{newest.name}.crc").unlink()
+    # The query's log ends after its last record: a batch without records may have followed.
+    for number in range(done["batches"], len(list(commits.glob("[0-9]*")))):
+        forget(commits / str(number))
+        forget(tmp_path / "cp" / "offsets" / str(number))
+    forget(commits / str(done["batches"] - 1))
     again = route(spark, node, tmp_path / "cp", source=source)
     assert (again["rows_written"], again["rows_known"]) == (0, 10)
     assert [one["n"] for one in streams.read_json(node, "by-kind/new")] == list(range(60))

@@ -75,7 +75,7 @@ def test_a_file_is_added_up_by_day_without_its_payloads_and_dead_rows(tmp_path: 
     alive = [extent for extent in built.extents if extent.sid != 3]
 
     class Answers(Calls):
-        def lake_extents(self, files: list[str]) -> bytes:
+        def lake_extents(self, group: int, files: list[str]) -> bytes:
             return encode_extents(alive)
 
     file = File(built.file.path, built.file.size_bytes, 400, 350, 0, 0, 0)

@@ -34,7 +34,7 @@ STEADY_S = 10.0
 KILL_AFTER_S = 15.0
 """Beyond the grace of open requests: what has not ended by then is killed."""
 
-_PREFIX, _LOCK = "headwater-", "lock"
+_PREFIX, _LOCK = "headwater-sockets-", "sockets.lock"
 
 log = structlog.get_logger("headwater.supervisor")
 
@@ -259,12 +259,18 @@ class SocketDirectory:
 
 
 def _remove_left_behind(base: Path) -> None:
+    """Removes sockets and nothing else: a directory that holds anything beside them stays."""
     for path in base.glob(f"{_PREFIX}*"):
         try:
             found = path.lstat()
             if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid():
                 with (path / _LOCK).open("rb") as lock:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    shutil.rmtree(path, ignore_errors=True)
+                    for inside in path.iterdir():
+                        if stat.S_ISSOCK(inside.lstat().st_mode):
+                            inside.unlink()
+                    if [inside.name for inside in path.iterdir()] == [_LOCK]:
+                        (path / _LOCK).unlink()
+                        path.rmdir()
         except OSError:
             continue  # in use, just being made, or none of ours

@@ -190,11 +190,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return None
         self._warned = True
         log.warning(
-            "this query read %s before, and reads %s now: of streams that it did not read before, records up to "
-            "positions %s are left out. Set addedStreams to earliest to have them read, too",
+            "this query read %s before, and reads %s now: of streams that it did not read before, records up to %s "
+            "are left out. Set addedStreams to earliest to have them read, too",
             shown(was),
             shown(now),
-            dict(before.positions),
+            _places(before.positions),
         )
         return None
 
@@ -297,3 +297,10 @@ def _ahead(positions: Positions, of: Positions) -> dict[int, int]:
 
 def _same_logs(before: Offset, heads: Heads) -> bool:
     return {group: log.id for group, log in before.logs.items()} == {group: one.log.id for group, one in heads.items()}
+
+
+def _places(positions: Positions) -> str:
+    """In words."""
+    if len(positions) == 1:
+        return f"position {next(iter(positions.values()))}"
+    return "positions " + ", ".join(f"{position} of group {group}" for group, position in sorted(positions.items()))
