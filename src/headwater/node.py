@@ -292,7 +292,12 @@ class Node:
 
     def _subscribe(self, engine: Engine, rng: SystemRng) -> Manager:
         settings = self.settings
-        keys = Keys.fresh(rng) if settings.memory else Keys.kept(Path(settings.data), rng)
+        if not settings.memory:
+            keys = Keys.kept(Path(settings.data), rng)
+        elif self._members.count == 1:
+            keys = Keys.fresh(rng)
+        else:
+            keys = Keys.kept(self._members.directory, rng)  # all workers sign with one key, and show it
         return Manager(engine, keys, WebhookClient(settings.webhook_allow_local), rng)
 
     # ---- doors --------------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ class Members:
         self.groups_count = groups_count
         self.alone = members_count == 1
         self.everyone = range(members_count)
-        self._directory = directory
+        self.directory = directory
 
     def owner(self, group: int) -> int:
         return group % self.count
@@ -46,10 +46,10 @@ class Members:
         return transport
 
     def http_path(self, member: int) -> str:
-        return str(self._directory / f"member-{member}.http")
+        return str(self.directory / f"member-{member}.http")
 
     def s3p_path(self, member: int) -> str:
-        return str(self._directory / f"member-{member}.s3p")
+        return str(self.directory / f"member-{member}.s3p")
 
     def sockets_path(self, member: int) -> str:
-        return str(self._directory / f"member-{member}.fds")
+        return str(self.directory / f"member-{member}.fds")

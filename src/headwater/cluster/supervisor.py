@@ -34,7 +34,7 @@ STEADY_S = 10.0
 KILL_AFTER_S = 15.0
 """Beyond the grace of open requests: what has not ended by then is killed."""
 
-_PREFIX, _LOCK = "headwater-sockets-", "sockets.lock"
+_PREFIX, _LOCK, _KEYS = "headwater-sockets-", "sockets.lock", "webhook-keys"
 
 log = structlog.get_logger("headwater.supervisor")
 
@@ -259,7 +259,7 @@ class SocketDirectory:
 
 
 def _remove_left_behind(base: Path) -> None:
-    """Removes sockets and nothing else: a directory that holds anything beside them stays."""
+    """Removes sockets, and keys of a node that keeps nothing: a directory that holds anything beside them stays."""
     for path in base.glob(f"{_PREFIX}*"):
         try:
             found = path.lstat()
@@ -267,7 +267,7 @@ def _remove_left_behind(base: Path) -> None:
                 with (path / _LOCK).open("rb") as lock:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     for inside in path.iterdir():
-                        if stat.S_ISSOCK(inside.lstat().st_mode):
+                        if stat.S_ISSOCK(inside.lstat().st_mode) or inside.name == _KEYS:
                             inside.unlink()
                     if [inside.name for inside in path.iterdir()] == [_LOCK]:
                         (path / _LOCK).unlink()

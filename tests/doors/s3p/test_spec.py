@@ -150,8 +150,8 @@ def test_5_smallest_and_largest_id():
     assert parsed(request(b"TRIM", b"s", [b"MIN_ID", b"0-0"])) == [Trim(b"s", 0, 0)]
     largest = b"18446744073709551615-18446744073709551615"
     assert parsed(request(b"TRIM", b"s", [b"MIN_ID", largest])) == [Trim(b"s", UINT64_MAX, UINT64_MAX)]
-    assert replies.id_reply(UINT64_MAX, UINT64_MAX) == bulk(largest)
-    assert replies.id_reply(0, 0) == b"$3\r\n0-0\r\n"
+    assert replies.bulk(b"%d-%d" % (UINT64_MAX, UINT64_MAX)) == bulk(largest)
+    assert replies.bulk(b"%d-%d" % (0, 0)) == b"$3\r\n0-0\r\n"
 
 
 @pytest.mark.parametrize(
@@ -265,7 +265,7 @@ def test_8_1_example_3_stream_exists_stays_open():
 
 def test_8_2_example_1_two_records():
     assert parsed(examples.APPEND_8_2_1.sent) == [Append(b"orders", [b"hello", b"world"], None)]
-    assert replies.id_reply(1700000001234, 1) == examples.APPEND_8_2_1.reply
+    assert replies.bulk(b"%d-%d" % (1700000001234, 1)) == examples.APPEND_8_2_1.reply
 
 
 def test_8_2_example_2_zero_length_record_closes():
