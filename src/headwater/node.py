@@ -20,9 +20,7 @@ from typing import Any
 import structlog
 
 from headwater import lake_location
-from headwater.catalog.catalog_copy import copy_catalog
-from headwater.catalog.lake_files import LakeFiles
-from headwater.catalog.scrub import scrub
+from headwater.catalog.catalog_files import SqliteCatalogFiles
 from headwater.catalog.sqlite import SqliteCatalog
 from headwater.cluster.calls import PREFIX as MEMBERS_PREFIX
 from headwater.cluster.calls import Calls
@@ -78,7 +76,7 @@ from headwater.model.subscriptions import path_of
 from headwater.observe import readings
 from headwater.observe.health import Health
 from headwater.observe.metrics import Metrics
-from headwater.ports import BlobsUnavailable, Catalog, CatalogCopy, Log, SystemClock, SystemRng
+from headwater.ports import BlobsUnavailable, Catalog, Log, SystemClock, SystemRng
 from headwater.security.name_hash import NameHash
 from headwater.setting_values import shown_address
 from headwater.start_refused import CannotStart
@@ -87,26 +85,6 @@ from headwater.subscriptions.manager import Manager
 from headwater.subscriptions.webhooks import WebhookClient
 
 log = structlog.get_logger("headwater")
-
-
-class _Catalog:
-    """A group's catalog file as worker threads use it. See `CatalogFiles`."""
-
-    def __init__(self, data: DataDirectory, group: int) -> None:
-        self._path = data.catalog(group)
-        self.held_directory = data.held(group)
-
-    def open(self) -> LakeFiles:
-        return LakeFiles(self._path)
-
-    def open_to_read(self) -> LakeFiles:
-        return LakeFiles(self._path, read_only=True)
-
-    def copy(self, to: Path) -> CatalogCopy:
-        return copy_catalog(self._path, to)
-
-    def scrub(self, name: str) -> bool:
-        return scrub(self._path, name)
 
 
 class Node:
@@ -195,7 +173,7 @@ class Node:
             if settings.memory:
                 # Nothing tells this run's streams from those of the last one: their ids, and so their ETags, must.
                 group.give_out_after(clock.now_ms() << 16)
-            files = None if settings.memory else _Catalog(self._data, number)
+            files = None if settings.memory else SqliteCatalogFiles(self._data.catalog(number), self._data.held(number))
             self._owned[number] = OwnedGroup(group, wal, blobs, lake, files, options, rng, _report)
         if not members.alone:
             self._calls = Calls(members)

@@ -12,9 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from headwater import config
-from headwater.catalog.catalog_copy import copy_catalog
-from headwater.catalog.lake_files import LakeFiles
-from headwater.catalog.scrub import scrub
+from headwater.catalog.catalog_files import SqliteCatalogFiles
 from headwater.catalog.sqlite import SqliteCatalog
 from headwater.data_directory import DataDirectory
 from headwater.doors.http.admin.administration import Administration
@@ -40,7 +38,7 @@ from headwater.lake.open_store import open_store
 from headwater.lake.store import ObjectStore
 from headwater.log.wal import Wal
 from headwater.model.commands import Append, Create, Delete
-from headwater.ports import CatalogCopy, SystemClock, SystemRng
+from headwater.ports import SystemClock, SystemRng
 from headwater.security.name_hash import NameHash
 from tests.support.processes import WITHIN_S, Process, Processes
 
@@ -60,26 +58,6 @@ class Answer(NamedTuple):
     def code(self) -> str:
         found: str = self.json()["error"]["code"]
         return found
-
-
-class Files:
-    """A group's catalog, as worker threads use it."""
-
-    def __init__(self, directory: DataDirectory, group: int) -> None:
-        self._path = directory.catalog(group)
-        self.held_directory = directory.held(group)
-
-    def open(self) -> LakeFiles:
-        return LakeFiles(self._path)
-
-    def open_to_read(self) -> LakeFiles:
-        return LakeFiles(self._path, read_only=True)
-
-    def copy(self, to: Path) -> CatalogCopy:
-        return copy_catalog(self._path, to)
-
-    def scrub(self, name: str) -> bool:
-        return scrub(self._path, name)
 
 
 class _Line:
@@ -178,7 +156,8 @@ class Town(Processes[AdminCalls]):
         options = GroupOptions(NEVER_MS, 10_000, 1 << 30, NEVER_MS, 1 << 20, NEVER_MS, NEVER_MS)
         wal = Wal(self._files.wal(number), 1 << 20, 0)
         group = self.group_on(wal, SqliteCatalog(self._files.catalog(number)), number)
-        lake, files = self._lakes[number % self.count], Files(self._files, number)
+        lake = self._lakes[number % self.count]
+        files = SqliteCatalogFiles(self._files.catalog(number), self._files.held(number))
         return OwnedGroup(group, wal, StoreBlobs(self._store), lake, files, options, SystemRng(), _broken)
 
     @property

@@ -66,9 +66,9 @@ class DurableStreams:
         if method == b"POST":
             self._append(exchange, key)
         elif method == b"GET":
-            self._settled(exchange, key, lambda: self._get(exchange, key, query))
+            self._once_published(exchange, key, lambda: self._get(exchange, key, query))
         elif method == b"HEAD":
-            self._settled(exchange, key, lambda: self._head(exchange, key))
+            self._once_published(exchange, key, lambda: self._head(exchange, key))
         elif method == b"PUT":
             self._create(exchange, key)
         elif method == b"DELETE":
@@ -77,7 +77,7 @@ class DurableStreams:
         else:
             raise MethodNotAllowed(ALLOWED)
 
-    def _settled(self, exchange: Exchange, key: str, act: Callable[[], None]) -> None:
+    def _once_published(self, exchange: Exchange, key: str, act: Callable[[], None]) -> None:
         """Runs a read once no creation or deletion of its stream is under way."""
         if self._engine.unpublished(key):
             exchange.when(lambda _: act())

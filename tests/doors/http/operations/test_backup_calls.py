@@ -94,8 +94,8 @@ def test_catalog_log_and_objects_put_together_are_the_node_at_that_moment(tmp_pa
             writer.start()
         while min(told) < 20:
             stop.wait(0.01)
+        before = list(told)  # answered before the call; what is answered while its answer is on its way may be newer
         held = hold(node)
-        before = list(told)  # at least these were answered when the call returned
         while min(told) < max(before) + 5:
             stop.wait(0.01)
         stop.set()
