@@ -75,7 +75,7 @@ def test_a_stop_ends_what_clients_wait_for_and_leaves_nothing(
         (made,) = sockets_directory.iterdir()
         assert stat.S_IMODE(made.stat().st_mode) == 0o700
         expected = {f"member-{member}.{kind}" for member in range(WORKERS) for kind in ("http", "fds")}
-        assert {path.name for path in made.iterdir()} == expected | {"lock"}
+        assert {path.name for path in made.iterdir()} == expected | {"sockets.lock"}
         create(node, names)
         followers, polls, appends = [], [], []
         for at, of in pairs:

@@ -146,6 +146,12 @@ def test_pipelined_requests_are_the_same_however_they_are_cut(sent: list[Sent], 
     assert seen(cut(data, where), heads) == expected
 
 
+@pytest.mark.parametrize("blank", [b"\r\n", b"\r\n\r\n", b"\n"])
+def test_blank_lines_before_a_request_are_skipped(blank: bytes) -> None:
+    data = b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n"
+    assert seen([blank + data]) == seen([data])
+
+
 @settings(max_examples=25)
 @given(st.lists(requests, min_size=1, max_size=2))
 def test_requests_that_arrive_byte_by_byte_are_the_same(sent: list[Sent]) -> None:
@@ -172,6 +178,7 @@ FRAGMENTS = (
 @example(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd", [55])
 @example(b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", [30])
 @example(b"\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n", [1, 2, 3])
+@example(b"\r\nPOST /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n", [])
 def test_any_bytes_give_the_same_requests_and_the_same_fault_however_they_are_cut(
     data: bytes, where: list[int]
 ) -> None:

@@ -242,7 +242,8 @@ class RequestParser:
         limit = at + self._head_max - self._head_size
         part = data[at : min(end, limit)]
         if not self._line.endswith(b"\n"):
-            self._line = (self._line + part[: part.find(b"\n") + 1 or len(part)]).lstrip(b"\r\n")
+            line = (self._line + part).lstrip(b"\r\n")  # blank lines before a request are skipped (RFC 9112, 2.2)
+            self._line = line[: line.find(b"\n") + 1 or len(line)]
         upgrade = False
         try:
             self._parser.feed_data(part)
