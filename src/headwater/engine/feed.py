@@ -38,6 +38,8 @@ class Feed:
         self.position = position
         self.wake: Callable[[], None] = lambda: None
         """Called when there may be more to take."""
+        self.ended: Callable[[], None] = lambda: None
+        """Called when nothing more comes here: another process serves the group."""
         self._matches = matches
         self._grown: dict[int, LoadedStream] = {}
         group.observers.append(self)
@@ -112,3 +114,6 @@ class Feed:
     def pass_ended(self) -> None:
         if self._grown:
             self.wake()
+
+    def left(self) -> None:
+        self.ended()

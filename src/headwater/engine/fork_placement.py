@@ -110,3 +110,6 @@ class ForkPlacement:
 
     def pass_ended(self) -> None:
         """Nothing waits for the end of a pass."""
+
+    def left(self) -> None:
+        """Whoever serves the group now tells of its streams."""

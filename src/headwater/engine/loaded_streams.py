@@ -57,6 +57,10 @@ class LoadedStreams(UnsavedChanges):
         stream.used = True
         return stream
 
+    def has(self, stream: LoadedStream) -> bool:
+        """True for the very object that stands for a stream here."""
+        return self.by_key.get(stream.key) is stream
+
     def adopt(self, stream: LoadedStream) -> None:
         self.by_key[stream.key] = stream
         if stream.forked is not None:

@@ -63,7 +63,7 @@ class PendingAnswers:
         else:
             self.sync.append((position, waiter, Unchanged(0, False), None))
 
-    def fail(self, failure: LogUnavailable) -> None:
+    def fail(self, failure: Failure) -> None:
         """Nothing that waits can be promised any more."""
         for queue in (self.sync, self.disk):
             while queue:

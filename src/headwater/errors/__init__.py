@@ -77,6 +77,7 @@ TABLE: dict[type[Failure], Row] = {
     SwapRefused: Row(409, "swap_refused", "ERR_CONFLICT", False, True),
     # A log that fails after the write was gathered leaves its effect unknown: it may be found after a restart.
     LogUnavailable: Row(503, "log_unavailable", "ERR_UNAVAILABLE", True, False),
+    GroupMoved: Row(503, "group_moved", "ERR_UNAVAILABLE", True, True),
     MemberUnavailable: Row(503, "member_unavailable", "ERR_UNAVAILABLE", True, True),
     OutcomeUnknown: Row(503, "outcome_unknown", "ERR_UNAVAILABLE", True, False),
     InternalError: Row(500, "internal_error", "ERR_INTERNAL", False, False),

@@ -50,6 +50,9 @@ class Growth:
     def pass_ended(self) -> None:
         """Nothing waits for the end of a pass: `grown` has left its work to a turn of its own."""
 
+    def left(self) -> None:
+        """Whoever serves the group now tells of its streams."""
+
     # ---- streams of any process ---------------------------------------------------------------------------------
 
     def heard(self, hint: Hint) -> None:
