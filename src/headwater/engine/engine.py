@@ -228,6 +228,7 @@ class Engine:
             owned.group.usage.give_back(self._usage.take())
             self._usage = owned.group.usage
         self.owned[owned.number] = owned
+        owned.group.left = False
         owned.group.observers.extend(one for one in self._observers if one not in owned.group.observers)
         for listener in self.listeners:
             listener.entered(owned)
