@@ -48,11 +48,14 @@ class World:
         self.directory = directory
         self.now_s = 0.0
         self._timers: list[tuple[float, int, Node | None, asyncio.Future[None]]] = []
+        self._dead: list[asyncio.Future[None]] = []
+        """What nodes that were killed wait for."""
         self._ties = 0
         self.medium: Callable[[], Entries] = (place := Place()) and (lambda: MemoryEntries(place))
         self.place = place
         self.store = MemoryStore()
         self.nodes: dict[str, Node] = {}
+        self.lives: list[Node] = []
         self.unseen: set[tuple[str, str]] = set()
         """(who looks, whom it does not see)."""
         self.acked: list[bytes] = []
@@ -64,8 +67,13 @@ class World:
         self.violations: list[str] = []
         self.entered_count = 0
         self.tasks: list[asyncio.Task[Any]] = []
+        self.closing = False
+        """Everything is being cancelled: nobody waits for his turn any more."""
 
-    def sleep(self, node: Node | None, delay_s: float) -> asyncio.Future[None]:
+    def sleep(self, node: Node | None, delay_s: float) -> Awaitable[None]:
+        if self.closing:
+            self.now_s += delay_s
+            return asyncio.sleep(0)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._ties += 1
         # Never exactly: what is due at the same moment comes in an order that the seed decides.
@@ -92,7 +100,10 @@ class World:
             timer = heappop(self._timers)
             self.now_s = max(self.now_s, timer[0])
             node, done = timer[2], timer[3]
-            if done.done() or (node is not None and node.dead):
+            if done.done():
+                continue
+            if node is not None and node.dead:
+                self._dead.append(done)
                 continue
             if node is not None and node.paused:
                 heappush(self._timers, (self.now_s + 0.05, timer[1], node, done))
@@ -111,18 +122,25 @@ class World:
         else:
             shutil.copytree(before.directory, directory)
         node = self.nodes[name] = Node(self, name, life, directory)
+        self.lives.append(node)
         node.ownership.start()
         return node
 
     def owners(self) -> list[Node]:
         return [node for node in self.nodes.values() if not node.dead and 0 in node.engine.owned]
 
-    def close(self) -> None:
-        for node in self.nodes.values():
-            node.dead = True
-        for task in asyncio.all_tasks():
-            if task is not asyncio.current_task():
-                task.cancel()
+    async def close(self) -> None:
+        """Ends every life of every node, killed or not."""
+        self.closing = True
+        for done in [*self._dead, *(done for _, _, _, done in self._timers)]:
+            if not done.done():
+                done.set_result(None)
+        for node in self.lives:
+            node.cut = False
+        running = [*self.tasks, *(task for node in self.lives for task in node.ownership._tasks)]
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
 
     # ---- clients ------------------------------------------------------------------------------------------------
 
@@ -178,7 +196,8 @@ class World:
 
 
 def shown(group: Group) -> list[bytes]:
-    return [bytes(one) for one in plan(group.find(KEY, touch=False), START, 1 << 40).payloads]
+    stream = group.find(KEY, touch=False)
+    return [bytes(one) for one in plan(stream, max(START, stream.earliest), 1 << 40).payloads]
 
 
 class Node:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ from headwater.cluster.ownership import AWAY, OWNER, STANDBY, GroupOwnership
 from headwater.engine.engine import NotOwned
 from headwater.engine.follower import Follower
 from headwater.engine.outcome_future import OutcomeFuture
+from headwater.log.medium import Taken
 from headwater.log.quorum import Behind, QuorumLog
 from headwater.model.commands import Trim
-from tests.cluster.owners import KEY, Node, Violation, World, shown
+from tests.cluster.owners import KEY, Node, Violation, Wire, World, shown
 from tests.engine import Ear
 from tests.log.memory_entries import MemoryEntries, Place
 
@@ -39,7 +41,7 @@ def simulate(directory: Path, body: Callable[[World], Awaitable[None]], seed: in
         try:
             await body(world)
         finally:
-            world.close()
+            await world.close()
 
     asyncio.run(run())
     return found[0]
@@ -209,7 +211,7 @@ def test_nothing_is_purged_before_a_second_member_could_load_a_snapshot(tmp_path
         for n in range(200):
             world.append(b"%d" % n)
             await world.run(world.now_s + 0.05)
-        assert list(world.store.list("catalogs/0/")) and world.place.head == 1 and log.kept_after == 0
+        assert list(world.store.list("catalogs/0/")) and world.place.head == 1 and log.kept_after == -1
 
     simulate(tmp_path, body)
 
@@ -289,7 +291,7 @@ def test_whatever_befalls_the_nodes_nothing_acknowledged_is_lost_and_nothing_ref
     tmp_path: Path, seed: int
 ) -> None:
     world = simulate(tmp_path, history, seed)
-    assert len(world.acked) > 20 and world.entered_count > 1
+    assert len(world.acked) > 20
 
 
 def found_by_some_seed(directory: Path) -> bool:
@@ -334,17 +336,11 @@ def test_planted_a_standby_that_claims_without_having_followed_is_found(
 def test_planted_an_owner_that_does_not_notice_its_fence_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = QuorumLog._store
+    put = Wire.put
 
-    async def deaf(self: QuorumLog, sent: Any) -> None:
-        advance = self._advance
-        self._advance = lambda: None  # type: ignore[method-assign]
-        try:
-            await store(self, sent)
-        finally:
-            self._advance = advance  # type: ignore[method-assign]
-        sent.outcome = True
-        self._advance()
+    async def deaf(self: Wire, number: int, data: bytes) -> None:
+        with suppress(Taken):
+            await put(self, number, data)
 
-    monkeypatch.setattr(QuorumLog, "_store", deaf)
+    monkeypatch.setattr(Wire, "put", deaf)
     assert found_by_some_seed(tmp_path)

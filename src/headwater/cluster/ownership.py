@@ -282,7 +282,7 @@ class GroupOwnership:
 
     async def _own(self, owned: OwnedGroup, log: QuorumLog, upkeep: SnapshotUpkeep) -> None:
         """Serves until the log fails, or the group is handed over. On return nothing more is acknowledged here."""
-        log.kept_after = 0  # until it is known what a snapshot covers
+        log.kept_after = -1  # nothing goes until it is known what a snapshot covers
         owned.on_log_failed = self.nudge
         owned.start()
         self._enter(owned)

@@ -22,7 +22,7 @@ from headwater.engine.read_plan import Slice
 from headwater.engine.reads import Done
 from headwater.engine.reads_by_id import Place, Record
 from headwater.engine.usage import ReadUsage
-from headwater.errors import Failure, MemberUnavailable
+from headwater.errors import Failure, GroupMoved, MemberUnavailable
 from headwater.model.commands import Command
 from headwater.ports import Clock
 
@@ -150,6 +150,13 @@ class Engine:
         found = self.owned.get(number)
         if found is None:
             raise NotOwned(number)
+        return found
+
+    def serving(self, number: int) -> OwnedGroup:
+        """A group that was here when this was begun. Raises GroupMoved when it has left since."""
+        found = self.owned.get(number)
+        if found is None:
+            raise GroupMoved(number)
         return found
 
     # ---- one stream ---------------------------------------------------------------------------------------------

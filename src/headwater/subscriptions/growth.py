@@ -6,7 +6,7 @@ Owns what follows for every subscription that a stream belongs to. Never asks an
 from __future__ import annotations
 
 from headwater.engine.loaded_stream import LoadedStream
-from headwater.errors import LogUnavailable
+from headwater.errors import GroupMoved, LogUnavailable
 from headwater.model import subscriptions as model
 from headwater.model.subscriptions import Link, Subscription
 from headwater.subscriptions.hints import Hint
@@ -99,7 +99,7 @@ class Growth:
             link = sub.links.get(path)
             if link is None or link.sid != sid:
                 self._wakes.note(model.Linked(sub.uid, [(path, sid, linked_at)]))
-        except LogUnavailable:
+        except (LogUnavailable, GroupMoved):
             return
         if path not in sub.pending:
             self._wakes.registry(sub.id).grew(sub, path)
