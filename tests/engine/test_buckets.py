@@ -87,9 +87,7 @@ def test_a_bucket_is_known_everywhere_once_it_is_made_and_counts_streams_of_ever
         await town.steps()
         assert await town.done(town.buckets.count("town")) == 2
         found = await town.done(town.buckets.page("town", "", "", 10))
-        assert [one.stream_id for one in found.streams] == sorted(
-            town.key(group).partition("/")[2] for group in (0, 1)
-        )
+        assert [one.stream_id for one in found.streams] == sorted(town.key(group).partition("/")[2] for group in (0, 1))
         assert not found.has_more
         first = await town.done(town.buckets.page("town", "", "", 1))
         assert first.has_more and first.streams == found.streams[:1]
