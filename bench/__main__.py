@@ -20,7 +20,7 @@ def parse(arguments: list[str]) -> tuple[list[str], Settings]:
     parser = argparse.ArgumentParser(
         prog="python -m bench", epilog=listing, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", help="what to run; default: B1 to B12")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="what to run; default: B1 to B13")
     parser.add_argument("--rounds", type=int, help="rounds per peer (default 3)")
     parser.add_argument("--seconds", type=float, help="seconds of each timed window (default 5)")
     parser.add_argument("--quick", action="store_true", help="one round of 2 s: a smoke test, not a figure")

@@ -24,6 +24,7 @@ def load_spec(server: Server, settings: Settings, **changes: object) -> dict:
         "port": server.port,
         "server_pid": server.pid,
         "connections": CONNECTIONS,
+        "mix": False,
         "prefix": "bench",
         "content_type": "application/octet-stream",
         "body": "x" * BODY_BYTES,

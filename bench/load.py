@@ -9,6 +9,8 @@ import signal
 import subprocess
 import time
 from collections import Counter
+from collections.abc import Sequence
+from itertools import cycle
 
 import uvloop
 
@@ -30,19 +32,23 @@ class Load:
         self.running = True
         self.in_flight = 0
 
-    def prepare(self) -> list[bytes]:
-        """Create one stream per connection and build each connection's request bytes."""
+    def prepare(self) -> list[list[bytes]]:
+        """Create one stream per connection and build the requests that each connection repeats, in their order."""
         content_type, body = self.spec["content_type"], self.spec["body"].encode()
         streams = [f"{self.spec['prefix']}/{n:05d}" for n in range(self.spec["connections"])]
         with Exchange(self.port) as exchange:
             for stream in streams:
                 exchange.create(stream, content_type)
-        return [append_request(stream, self.port, content_type, body) for stream in streams]
+        raw = [append_request(stream, self.port, content_type, body) for stream in streams]
+        if self.spec["mix"]:
+            # At any time they are all at different streams, as those are that keep to one.
+            return [raw[first:] + raw[:first] for first in range(len(raw))]
+        return [[one] for one in raw]
 
     async def run(self) -> dict:
         requests = self.prepare()
         loop = asyncio.get_running_loop()
-        appenders = [Appender(self, raw) for raw in requests]
+        appenders = [Appender(self, repeated) for repeated in requests]
         for appender in appenders:
             await loop.create_connection(lambda appender=appender: appender, "127.0.0.1", self.port)
         gc.collect()
@@ -92,13 +98,13 @@ class Load:
 
 
 class Appender(asyncio.Protocol):
-    """One connection with one append in flight, always the same bytes."""
+    """One connection with one append in flight, always the same requests in turn."""
 
-    __slots__ = ("_load", "_raw", "_reader", "_sent_ns", "_write", "transport")
+    __slots__ = ("_load", "_next", "_reader", "_sent_ns", "_write", "transport")
 
-    def __init__(self, load: Load, raw: bytes) -> None:
+    def __init__(self, load: Load, requests: Sequence[bytes]) -> None:
         self._load = load
-        self._raw = raw
+        self._next = cycle(requests).__next__
         self._reader = ResponseReader()
 
     def connection_made(self, transport: asyncio.Transport) -> None:
@@ -108,7 +114,7 @@ class Appender(asyncio.Protocol):
     def fire(self) -> None:
         self._load.in_flight += 1
         self._sent_ns = time.perf_counter_ns()
-        self._write(self._raw)
+        self._write(self._next())
 
     def data_received(self, data: bytes) -> None:
         # With one request in flight, a 204 that ends in an empty line is exactly one whole response. This
@@ -118,7 +124,7 @@ class Appender(asyncio.Protocol):
             load.latencies_ns.append(now_ns - self._sent_ns)
             if load.running:
                 self._sent_ns = now_ns
-                self._write(self._raw)
+                self._write(self._next())
             else:
                 load.in_flight -= 1
             return

@@ -6,7 +6,7 @@ Owns the list and which of it runs by default; never runs anything.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bench import append, cost, fanout, fold, hostile, lake, many_streams, pipeline_scale, replay, s3p, spark
+from bench import append, cost, fanout, fold, hostile, lake, many_streams, pipeline_scale, replay, s3p, spark, workers
 from bench.report import Result
 from bench.rounds import Settings
 
@@ -33,6 +33,7 @@ BENCHMARKS = {
         Benchmark("B9", "append p99 beside cold reads and flushes", lake.run_b9),
         Benchmark("B11", "Spark: 10,000,000 rows of the lake, beside spark.read.parquet", spark.run_b11),
         Benchmark("B12", "CPU per append, with a profile", cost.run_b12),
+        Benchmark("B13", "CPU per append with 1, 2 and 4 workers, and what 8 and 16 cores would do", workers.run_b13),
         Benchmark("FOLD", "bootstrap of a folded stream beside its replay; derive and fold on Spark", fold.run_fold),
         Benchmark("SKETCH", "appends beside a bare sketch of the append path", append.run_sketch, False),
         Benchmark("MANY", "a bucket of 1,000,000 streams: listing a page, creating one", many_streams.run_many, False),

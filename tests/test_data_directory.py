@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,20 @@ def test_one_process_at_a_time_has_it(tmp_path: Path) -> None:
             DataDirectory(directory.path).lock()
     assert not directory.is_in_use()
     directory.lock().close()
+
+
+def test_it_is_in_use_until_the_last_process_has_ended_that_the_lock_was_passed_to(tmp_path: Path) -> None:
+    directory = DataDirectory(tmp_path)
+    with directory.lock() as lock:
+        command = [sys.executable, "-c", "import sys; sys.stdin.read()"]
+        child = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[lock.fileno()])
+    try:
+        assert directory.is_in_use()
+        with pytest.raises(DirectoryInUse):
+            directory.lock()
+    finally:
+        child.communicate(timeout=60)
+    assert not directory.is_in_use()
 
 
 def test_the_number_of_groups_is_fixed_when_it_is_made(tmp_path: Path) -> None:

@@ -136,4 +136,3 @@ def test_raising_and_calling_are_uses_and_importing_or_catching_is_not() -> None
 def test_a_body_that_is_too_large_is_told_what_can_be_done_about_it() -> None:
     assert "split the append" in errors.BodyTooLarge(5, "body_bytes_max").message()
     assert "make it smaller" in errors.BodyTooLarge(5, "snapshot_bytes_max").message()
-

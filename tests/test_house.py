@@ -45,7 +45,10 @@ TIMED = re.compile(r"(engine|lake|log|catalog)/.*")
 """Rooms that take time from the clock they are given, so that a simulated world can run them."""
 SEAMS = (
     Seam(re.compile(r"model/.*|(.*/)?wire\.py|log/frames\.py"), IMPURE),
-    Seam(re.compile(r"engine/.*"), rooms("doors", "cluster", "log.wal", "log.jetstream", "lake", "catalog")),
+    Seam(
+        re.compile(r"engine/.*"),
+        rooms("doors", "cluster", "log.wal", "log.jetstream", "log.objects", "log.object_places", "lake", "catalog"),
+    ),
     Seam(TIMED, ("time",)),
     Seam(re.compile(r"log/.*"), rooms("engine", "doors", "lake", "catalog")),
     Seam(re.compile(r"lake/.*"), rooms("engine", "doors", "log", "catalog")),
@@ -443,3 +446,17 @@ def test_a_requirement_without_its_pin_is_found() -> None:
 def test_a_constraint_that_is_no_exact_version_is_refused(line: str) -> None:
     with pytest.raises(ValueError, match="not an exact version"):
         pins(line)
+
+
+# --- tests --------------------------------------------------------------------------------------------------
+
+
+BESIDE_ROOMS = {"browser", "clients", "conformance", "crash", "deploy", "support"}
+"""Folders of tests that are about more than a room of the package, or that tests share."""
+
+
+def test_tests_have_a_folder_for_each_room_they_test() -> None:
+    rooms_there = {path.name for path in PACKAGE.iterdir() if path.is_dir()}
+    places = [path.relative_to(ROOT / "tests").parts for path in tree_files() if path.is_relative_to(ROOT / "tests")]
+    folders = {parts[0] for parts in places if len(parts) > 1}
+    assert folders - rooms_there - BESIDE_ROOMS == set()

@@ -11,6 +11,7 @@ needed=(
   "java openjdk-17-jre-headless" # runs Spark
   "nginx nginx-light" # stands in front of a node
   "javac openjdk-17-jdk-headless" # compiles a client on the JDK's own HttpClient
+  "systemd-analyze systemd" # judges the systemd unit
   "curl curl" # asks for HTTP/2, as it does by --http2
 )
 

@@ -271,6 +271,13 @@ class Relation:
 
 RELATIONS: tuple[Relation, ...] = (
     Relation(
+        "workers",
+        "groups",
+        "workers must not exceed groups where both are numbers, because a group has one writer",
+        lambda workers, groups: isinstance(workers, str) or isinstance(groups, str) or workers <= groups,
+        "lower workers or raise groups",
+    ),
+    Relation(
         "body_bytes_max",
         "log_file_bytes",
         "body_bytes_max plus 1MiB must fit log_file_bytes, because one append never spans two log files",

@@ -115,26 +115,31 @@ class DataDirectory:
             )
         return found.groups
 
+    def check(self, groups_wanted: int | None) -> None:
+        """Raises DirectoryRefused when the directory has another number of groups than is wanted, if one is."""
+        found = self.groups()
+        if found is not None and groups_wanted is not None and found != groups_wanted:
+            groups = "1 group" if found == 1 else f"{found} groups"
+            raise DirectoryRefused(
+                f"{self.path} was made with {groups}, not {groups_wanted}. Their number is fixed when a "
+                f"directory is made: leave --groups out, or restore a backup into a new directory"
+            )
+
     def prepare(self, groups_wanted: int | None, groups_default: int) -> int:
         """Makes a new directory, or takes over an older one; returns the number of groups. The lock must be held.
 
         Raises DirectoryRefused when the directory has another number of groups than `groups_wanted`, if that is given.
         """
-        found = self.groups()
-        if found is not None and groups_wanted is not None and found != groups_wanted:
-            raise DirectoryRefused(
-                f"{self.path} was made with {found} groups, not {groups_wanted}. Their number is fixed when a "
-                f"directory is made: leave --groups out, or restore a backup into a new directory"
-            )
-        groups = found or groups_wanted or groups_default
+        self.check(groups_wanted)
+        groups_count = self.groups() or groups_wanted or groups_default
         try:
             if not (self.path / DESCRIPTION).exists():
-                write_synced(self.path / DESCRIPTION, msgspec.json.encode(Description(FORMAT, groups)))
+                write_synced(self.path / DESCRIPTION, msgspec.json.encode(Description(FORMAT, groups_count)))
             (self.path / "catalog").mkdir(exist_ok=True)
             self._take_over_catalog()
         except (OSError, sqlite3.Error) as error:
             raise DirectoryRefused(f"cannot prepare the data directory {self.path}: {error}") from None
-        return groups
+        return groups_count
 
     def _take_over_catalog(self) -> None:
         """A crash in between leaves the old file where it was, or the new one in its place."""

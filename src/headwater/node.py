@@ -11,6 +11,7 @@ import asyncio
 import gc
 import resource
 import shutil
+import socket
 import sqlite3
 from functools import partial
 from pathlib import Path
@@ -28,7 +29,6 @@ from headwater.cluster.calls import Calls
 from headwater.cluster.forwarding import Forwarder
 from headwater.cluster.handover import Acceptor, Door, Factory, Handover
 from headwater.cluster.members import Members
-from headwater.cluster.supervisor import listen_shared
 from headwater.config import Settings
 from headwater.data_directory import DataDirectory
 from headwater.doors.http.admin.administration import Administration
@@ -56,7 +56,6 @@ from headwater.doors.http.snapshots import Snapshots
 from headwater.doors.http.subscriptions import PREFIX as SUBSCRIPTIONS_PREFIX
 from headwater.doors.http.subscriptions import Subscriptions
 from headwater.doors.http.wire import Budget
-from headwater.doors.listener import BACKLOG
 from headwater.doors.s3p.names import first_owner
 from headwater.doors.s3p.server import S3pServer
 from headwater.engine import buckets as engine_buckets
@@ -81,15 +80,13 @@ from headwater.observe.health import Health
 from headwater.observe.metrics import Metrics
 from headwater.ports import BlobsUnavailable, Catalog, CatalogCopy, Log, SystemClock, SystemRng
 from headwater.security.name_hash import NameHash
+from headwater.setting_values import shown_address
+from headwater.start_refused import CannotStart
 from headwater.subscriptions.keys import Keys
 from headwater.subscriptions.manager import Manager
 from headwater.subscriptions.webhooks import WebhookClient
 
 log = structlog.get_logger("headwater")
-
-
-class CannotStart(Exception):
-    """Something outside has to change first; the message says what."""
 
 
 class _Catalog:
@@ -115,8 +112,12 @@ class _Catalog:
 class Node:
     """One process, assembled. `start` and `stop` may each be called once."""
 
-    def __init__(self, settings: Settings, members: Members) -> None:
-        """With one member the node is this process alone. The data directory is prepared, and locked for it."""
+    def __init__(self, settings: Settings, members: Members, sockets: dict[str, list[int]] | None = None) -> None:
+        """With one member the node is this process alone; otherwise `sockets` are those that its doors accept from.
+
+        The data directory is prepared, and locked for it.
+        """
+        self._sockets = sockets or {}
         self.settings = settings
         self._members = members
         self._data = DataDirectory(Path(settings.data))
@@ -126,6 +127,7 @@ class Node:
         self._http: HttpServer | None = None
         self._internal: HttpServer | None = None
         self._handover: Handover | None = None
+        self._forwarder = Forwarder(members)
         self._store_probe: StoreProbe | None = None
         self._s3p: S3pServer | None = None
         self._placing: ForkPlacement | None = None
@@ -160,10 +162,12 @@ class Node:
         metrics.add(*readings.engine_gauges(engine), *readings.http_gauges(self._http, streams))
         metrics.add(*readings.subscription_gauges([subscriptions]))
         if s3p is not None:
-            members = self._members if self._members.count > 1 else None
+            members = None if self._members.alone else self._members
             self._s3p = S3pServer(settings, engine, members, self._placing)
             metrics.add(*readings.s3p_gauges(self._s3p))
         await self._open_to_members(routes, responder, bodies)
+        if self._handover is not None:
+            metrics.add(*readings.member_gauges(self._handover, self._forwarder))
         await self._listen(engine, http, s3p)
         return self._address
 
@@ -193,7 +197,7 @@ class Node:
                 group.give_out_after(clock.now_ms() << 16)
             files = None if settings.memory else _Catalog(self._data, number)
             self._owned[number] = OwnedGroup(group, wal, blobs, lake, files, options, rng, _report)
-        if members.count > 1:
+        if not members.alone:
             self._calls = Calls(members)
         return Engine(self._owned, members.groups_count, clock, self._calls), store, blobs, lake
 
@@ -228,7 +232,7 @@ class Node:
         settings = self.settings
         directory = engine_buckets.Buckets(engine, engine.questions)
         placing = self._placing = ForkPlacement(engine) if engine.groups_count > 1 else None
-        elsewhere = None if placing is None else Elsewhere(engine, placing, Forwarder(self._members))
+        elsewhere = None if placing is None else Elsewhere(engine, placing, self._forwarder)
         buckets = Buckets(directory)
         snapshots = Snapshots(engine, blobs, settings, rng)
         batches = Batches(engine, directory, settings, placing)
@@ -324,7 +328,7 @@ class Node:
         if s3p is not None and self._s3p is not None:
             s3p_door = Door(s3p_owner, self._s3p.accept)
             address = await self._open(self._s3p, *s3p, "s3p", s3p_door, "another --s3p, or --s3p off")
-            if self._members.count == 1:
+            if self._members.alone:
                 log.info("s3p ready", address=address)
         http_door = Door(http_owner, self._http.accept)
         self._address = await self._open(self._http, *http, "http", http_door, "another --listen")
@@ -338,7 +342,7 @@ class Node:
                 port = await server.listen(host, port)
             else:
                 handover = self._handover
-                sockets = listen_shared(host, port, BACKLOG)
+                sockets = [socket.socket(fileno=descriptor) for descriptor in self._sockets[kind]]
                 server.begin(*(Acceptor(listening, kind, door, handover) for listening in sockets))
         except OSError as error:
             where = shown_address(host, port)
@@ -426,10 +430,6 @@ def _answer(calls: Calls, exchange: Exchange, rest: bytes, query: bytes) -> None
     exchange.run(answer())
 
 
-def shown_address(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
 def _describe(store: ObjectStore, counts: dict[int, dict[str, int]]) -> dict[str, Any]:
     """Says what is in the lake, from a worker thread. Imports late: a node that settles nothing loads no Arrow."""
     from headwater.lake.info import describe
@@ -441,7 +441,10 @@ def _describe(store: ObjectStore, counts: dict[int, dict[str, int]]) -> dict[str
 
 
 def _report(what: str, why: str) -> None:
-    log.error(what, error=why)
+    if what == "log":
+        log.critical("the log failed: this node acknowledges nothing any more", error=why)
+    else:
+        log.error(what, error=why)
 
 
 def _raise_file_limit(connections_max: int) -> None:

@@ -181,6 +181,10 @@ def parse_listen(text: str) -> tuple[str, int]:
     return host, int(port)
 
 
+def shown_address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def _is_ipv4(host: str) -> bool:
     try:
         return bool(ipaddress.IPv4Address(host))

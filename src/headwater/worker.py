@@ -1,6 +1,6 @@
 """One worker of a node: told who it is on standard input, ready on standard output, gone with its parent.
 
-Owns the end of this process when the parent ends. Never serves anything itself: `app.serve_worker` does.
+Owns the end of this process when the parent ends. Never serves anything itself: `process.serve_worker` does.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ import os
 import signal
 import sys
 
-import msgspec
-
-from headwater.app import EXIT_FAILED, serve_worker
-from headwater.cluster.supervisor import Order
-
+EXIT_FAILED = 1
 _PR_SET_PDEATHSIG = 1
 
 
 def main() -> int:
-    # The parent hears a Ctrl-C as well, and tells its workers when to stop.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     _die_with_parent()
+    # Imported after that: it takes a while, in which the parent may end.
+    import msgspec
+
+    from headwater.cluster.supervisor import Order
+    from headwater.process import serve_worker
+
     line = sys.stdin.buffer.readline()
     if not line:
         return EXIT_FAILED

@@ -79,9 +79,7 @@ def test_an_event_source_gets_data_and_control_events_and_comes_back_by_itself(
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/json"])
-def test_a_page_that_keeps_its_offset_sees_everything_once(
-    node: Node, folder: Path, chromium: str, kind: str
-) -> None:
+def test_a_page_that_keeps_its_offset_sees_everything_once(node: Node, folder: Path, chromium: str, kind: str) -> None:
     path = f"/v1/stream/browser/followed-{kind[:4]}"
     headers = {"Content-Type": kind}
     assert node.request("PUT", path, headers).status == 201

@@ -33,7 +33,5 @@ def stream_row(key: str = "_default/s", sid: int = 1, **fields: Any) -> StreamRo
 
 
 def change(**fields: Any) -> Change:
-    nothing: dict[str, Any] = {
-        name: [] for name in ("rows", "buckets", "gone", "extents", "files", "cuts", "things")
-    }
+    nothing: dict[str, Any] = {name: [] for name in ("rows", "buckets", "gone", "extents", "files", "cuts", "things")}
     return Change(**(nothing | {"position": 100, "log_floor": 0, "next_sid": 2} | fields))

@@ -4,14 +4,13 @@ What a real server does with these requests is the business of test_stream."""
 from __future__ import annotations
 
 import json
-import select
 from collections.abc import Iterator
 
 import pytest
 
 from headwater.cli import client as http
 from headwater.cli.client import BadUsage, Client, ClientError, ConnectionLost, NotUnderstood, Refused, Unreachable
-from tests.cli.scripted import Script, answer, scripted, sse
+from tests.support.scripted import Script, answer, scripted, sse
 
 OFFSET_1 = ("Stream-Next-Offset", "1")
 
@@ -190,16 +189,6 @@ def test_a_write_whose_answer_is_lost_is_never_sent_again() -> None:
             Client(script.url).request("POST", "/v1/stream/s", body=b"x")
         assert "--producer" in caught.value.advice
         assert [request.body for request in script.received] == [b"x"]
-
-
-def test_a_kept_connection_that_the_server_ended_is_replaced_before_it_is_used() -> None:
-    with scripted([answer("204 No Content")], [answer("204 No Content")]) as script:
-        client = Client(script.url)
-        client.request("POST", "/v1/stream/s", body=b"1")
-        assert client._connection is not None
-        assert select.select([client._connection.sock], [], [], 30)[0], "the script ends its connection"
-        client.request("POST", "/v1/stream/s", body=b"2")
-        assert [request.body for request in script.received] == [b"1", b"2"]
 
 
 def test_header_values_may_be_any_text_but_not_control_characters() -> None:

@@ -495,4 +495,3 @@ def test_a_door_that_does_not_speak_http_is_told_as_such(tmp_path: Path) -> None
         result = CliRunner().invoke(app, ["stream", "head", "x", "--url", url])
         thread.join(WAIT_S)
     assert result.exit_code == 1 and "does not answer in HTTP" in result.output
-

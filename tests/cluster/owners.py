@@ -1,339 +1,166 @@
-"""Nodes that own, follow and lose one group, in one event loop: real groups, real logs and catalogs on a medium in
-memory, and a clock that moves when nothing else can happen. Owns the faults and what every client was told; `judge`
-says which promise was broken. Never waits for real time."""
+"""A front of the product's own parts that sends every request on, and owners whose answers a test writes itself."""
 
 from __future__ import annotations
 
 import asyncio
-import random
-import shutil
+import tempfile
 from collections.abc import Awaitable, Callable
-from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any
 
-from headwater.catalog.sqlite import SqliteCatalog
-from headwater.cluster.catalog_snapshots import CatalogSnapshots
-from headwater.cluster.ownership import GroupOwnership, Ownership, Timing, Wiring
-from headwater.engine.engine import Engine, NotOwned
-from headwater.engine.group import Group
-from headwater.engine.outcome_future import OutcomeFuture
-from headwater.engine.owned_group import GroupOptions, OwnedGroup
-from headwater.engine.read_plan import plan
-from headwater.errors import Failure, GroupMoved, StreamExists, StreamNotFound
-from headwater.lake.lake import StoreBlobs
-from headwater.lake.store import MemoryStore
-from headwater.log.medium import Entries, Unavailable, Unsure
-from headwater.log.quorum import QuorumLog
-from headwater.model.commands import Append, Create
-from headwater.model.offsets import START
-from headwater.model.stream import Limits
-from tests.log.memory_entries import MemoryEntries, Place
+import uvloop
 
-KEY = "_default/s"
-OPTIONS = GroupOptions(1_000, 1_000, 1 << 20, 1_000, 1 << 20, 1_000_000, 1_000_000)
-TIMING = Timing(checkpoint_interval_s=1.5, snapshot_interval_s=1.0, rebalance_after_s=4.0)
-SNAPSHOT_BYTES = 2_000
+from headwater.cluster.forwarding import Forwarder, Upstream
+from headwater.cluster.members import Members
+from headwater.config import Settings
+from headwater.doors.http.exchange import Exchange
+from headwater.doors.http.respond import Responder
+from headwater.doors.http.server import HttpServer
+from headwater.doors.http.wire import Budget
+
+PATIENCE_S = 20.0
+DONE = b"HTTP/1.1 204 No Content\r\nStream-Next-Offset: 5\r\n\r\n"
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
-class Violation(AssertionError):
-    """A promise was broken."""
+def found(body: bytes, extra: bytes = b"") -> bytes:
+    return b"HTTP/1.1 200 OK\r\n%bContent-Length: %d\r\n\r\n%b" % (extra, len(body), body)
+
+
+def post(member: int, body: bytes, extra: bytes = b"") -> bytes:
+    head = b"POST /%d HTTP/1.1\r\nHost: a\r\n%bContent-Length: %d\r\n\r\n"
+    return head % (member, extra, len(body)) + body
+
+
+def get(member: int, version: bytes = b"1.1", extra: bytes = b"", method: bytes = b"GET") -> bytes:
+    return b"%b /%d HTTP/%b\r\nHost: a\r\n%b\r\n" % (method, member, version, extra)
+
+
+async def within(waited: Awaitable[Any]) -> Any:
+    return await asyncio.wait_for(waited, PATIENCE_S)
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Waits for what has no event of its own."""
+
+    async def look() -> None:
+        while not holds():
+            await asyncio.sleep(0.005)
+
+    await within(look())
+
+
+class Asked:
+    """A request as an owner got it."""
+
+    def __init__(self, head: bytes, body: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.head = head
+        self.body = body
+        self.reader = reader
+        self.writer = writer
+
+    def answer(self, *parts: bytes) -> None:
+        for part in parts:
+            self.writer.write(part)
+
+
+class Owner:
+    """Another member: its requests in `asked`, in the order of their coming. The test answers them."""
+
+    def __init__(self) -> None:
+        self.asked: asyncio.Queue[Asked] = asyncio.Queue()
+        self.connections: list[asyncio.StreamWriter] = []
+
+    async def open(self, path: str) -> None:
+        self._server = await asyncio.start_unix_server(self._connected, path)
+
+    async def close(self) -> None:
+        self._server.close()
+        for writer in self.connections:
+            writer.transport.abort()
+
+    async def next(self) -> Asked:
+        return await within(self.asked.get())
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections.append(writer)
+        try:
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                _, mark, rest = head.partition(b"content-length: ")
+                body = await reader.readexactly(int(rest.partition(b"\r\n")[0]) if mark else 0)
+                self.asked.put_nowait(Asked(head, body, reader, writer))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+
+
+class ByTarget:
+    """Sends a request for /N to member N. /placed goes to member 1 with a mark, /here is answered at once."""
+
+    def __init__(self, forwarder: Forwarder) -> None:
+        self.forwarder = forwarder
+
+    def handle(self, exchange: Exchange) -> None:
+        request = exchange.request
+        if request.target == b"/here":
+            exchange.empty(204, [])
+        elif request.target == b"/placed":
+            self.forwarder.forward(exchange, 1, b"3/7")
+        elif request.known is None or not self.forwarder.forward_again(exchange, request.known.memo):
+            self.forwarder.forward(exchange, int(request.target[1:]))
 
 
 class World:
-    """Everything that happens waits here for its moment."""
+    """Member 0, which clients are connected to, and owners 1 and 2."""
 
-    def __init__(self, seed: int, directory: Path) -> None:
-        self.random = random.Random(seed)
-        self.directory = directory
-        self.now_s = 0.0
-        self._timers: list[tuple[float, int, Node | None, asyncio.Future[None]]] = []
-        self._dead: list[asyncio.Future[None]] = []
-        """What nodes that were killed wait for."""
-        self._ties = 0
-        self.medium: Callable[[], Entries] = (place := Place()) and (lambda: MemoryEntries(place))
-        self.place = place
-        self.store = MemoryStore()
-        self.nodes: dict[str, Node] = {}
-        self.lives: list[Node] = []
-        self.unseen: set[tuple[str, str]] = set()
-        """(who looks, whom it does not see)."""
-        self.acked: list[bytes] = []
-        self.refused: list[bytes] = []
-        """Payloads of appends that certainly changed nothing."""
-        self.read: list[list[bytes]] = []
-        """What somebody was shown."""
-        self.reports: list[str] = []
-        self.violations: list[str] = []
-        self.entered_count = 0
-        self.tasks: list[asyncio.Task[Any]] = []
-        self.closing = False
-        """Everything is being cancelled: nobody waits for his turn any more."""
+    async def open(self, folder: Path) -> None:
+        self.members = members = Members(0, 3, 3, folder)
+        self.path_of = members.http_path
+        self.forwarder = Forwarder(members)
+        responder, bodies = Responder("*", keeps_nothing=True), Budget(1 << 30)
+        settings = Settings(write_buffer_bytes_max=64 * 1024)
+        self.front = HttpServer(settings, ByTarget(self.forwarder), responder, bodies)  # type: ignore[arg-type]
+        await self.front.listen_unix(members.http_path(0))
+        self.owners = {1: Owner(), 2: Owner()}
+        for member, owner in self.owners.items():
+            await owner.open(members.http_path(member))
+        self._writers: list[asyncio.StreamWriter] = []
 
-    def sleep(self, node: Node | None, delay_s: float) -> Awaitable[None]:
-        if self.closing:
-            self.now_s += delay_s
-            return asyncio.sleep(0)
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._ties += 1
-        # Never exactly: what is due at the same moment comes in an order that the seed decides.
-        heappush(self._timers, (self.now_s + delay_s + self.random.random() / 1000, self._ties, node, done))
-        return done
-
-    async def run(self, until_s: float, holds: Callable[[], bool] = lambda: False) -> None:
-        """Lets time pass until that moment, or until something holds."""
-        ready = asyncio.get_running_loop()._ready  # type: ignore[attr-defined]
-        while True:
-            await asyncio.sleep(0)
-            while ready:
-                await asyncio.sleep(0)
-            for task in [task for task in self.tasks if task.done() and not task.cancelled()]:
-                self.tasks.remove(task)
-                task.result()
-            if self.violations:
-                raise Violation(self.violations[0])
-            if holds():
-                break
-            if not self._timers or self._timers[0][0] > until_s:
-                self.now_s = max(self.now_s, until_s)
-                break
-            timer = heappop(self._timers)
-            self.now_s = max(self.now_s, timer[0])
-            node, done = timer[2], timer[3]
-            if done.done():
-                continue
-            if node is not None and node.dead:
-                self._dead.append(done)
-                continue
-            if node is not None and node.paused:
-                heappush(self._timers, (self.now_s + 0.05, timer[1], node, done))
-                continue
-            done.set_result(None)
-
-    def spawn(self, body: Any) -> None:
-        self.tasks.append(asyncio.get_running_loop().create_task(body))
-
-    def start(self, name: str) -> Node:
-        before = self.nodes.get(name)
-        life = 0 if before is None else before.life + 1
-        directory = self.directory / f"{name}-{life}"
-        if before is None:
-            directory.mkdir()
-        else:
-            shutil.copytree(before.directory, directory)
-        node = self.nodes[name] = Node(self, name, life, directory)
-        self.lives.append(node)
-        node.ownership.start()
-        return node
-
-    def owners(self) -> list[Node]:
-        return [node for node in self.nodes.values() if not node.dead and 0 in node.engine.owned]
+    async def client(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_unix_connection(self.path_of(0), limit=1 << 20)
+        self._writers.append(writer)
+        return reader, writer
 
     async def close(self) -> None:
-        """Ends every life of every node, killed or not."""
-        self.closing = True
-        for done in [*self._dead, *(done for _, _, _, done in self._timers)]:
-            if not done.done():
-                done.set_result(None)
-        for node in self.lives:
-            node.cut = False
-        running = [*self.tasks, *(task for node in self.lives for task in node.ownership._tasks)]
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
-
-    # ---- clients ------------------------------------------------------------------------------------------------
-
-    async def create(self) -> None:
-        node = self.owners()[0]
-        future = OutcomeFuture()
-        node.engine.submit(KEY, Create(KEY, "text/plain", []), future)
-        outcome = await future.wait()
-        assert not isinstance(outcome, Failure) or isinstance(outcome, StreamExists), outcome
-
-    def append(self, payload: bytes, node: Node | None = None) -> None:
-        """Sends an append to a node that believes to own the group, and remembers what it answers."""
-        if node is None:
-            owners = self.owners()
-            if not owners:
-                return
-            node = self.random.choice(owners)
-        world, sent = self, payload
-
-        class Told:
-            def resolve(self, outcome: Any) -> None:
-                if isinstance(outcome, GroupMoved):
-                    world.refused.append(sent)
-                elif not isinstance(outcome, Failure):
-                    world.acked.append(sent)
-
-        try:
-            node.engine.submit(KEY, Append([payload], None, None), Told())
-        except NotOwned:
-            self.refused.append(payload)
-
-    def look(self, node: Node) -> list[bytes]:
-        """What a reader sees there."""
-        try:
-            found = shown(node.engine.owned[0].group)
-        except (StreamNotFound, KeyError):
-            return []
-        self.read.append(found)
-        return found
-
-    def judge(self) -> None:
-        """Raises Violation. Called when one owner is left and everything was healed."""
-        final = self.look(self.owners()[0])
-        if len(set(final)) != len(final):
-            raise Violation("a record is there twice")
-        if missing := [payload for payload in self.acked if payload not in set(final)]:
-            raise Violation(f"acknowledged, and not there: {missing[:3]}")
-        if there := [payload for payload in self.refused if payload in set(final)]:
-            raise Violation(f"refused without effect, and there: {there[:3]}")
-        for seen in self.read:
-            if seen != final[: len(seen)]:
-                raise Violation("somebody was shown what is not in the log, or in another order")
-
-
-def shown(group: Group) -> list[bytes]:
-    stream = group.find(KEY, touch=False)
-    return [bytes(one) for one in plan(stream, max(START, stream.earliest), 1 << 40).payloads]
-
-
-class Node:
-    """One node's clock, way to the log, view of the others, engine and ownership."""
-
-    def __init__(self, world: World, name: str, life: int, directory: Path) -> None:
-        self.world = world
-        self.me = name
-        self.life = life
-        self.directory = directory
-        self.dead = False
-        self.paused = False
-        self.cut = False
-        """From the log."""
-        self.engine = Engine({}, 1, self)  # type: ignore[arg-type]
-        self.engine.listeners.append(self)
-        wiring = Wiring(
-            log=self._log,
-            build=self._build,
-            catalog_path=lambda group: directory / f"{group}.db",
-            snapshots=lambda group: CatalogSnapshots(world.store, group, name, directory),
-            tell=self._tell,
-            report=lambda what, why: world.reports.append(f"{world.now_s:.2f} {name}: {why}"),
-            streams_loaded_max=1_000,
-            snapshot_bytes=SNAPSHOT_BYTES,
-        )
-        self.ownership = Ownership(self.engine, self, wiring, TIMING, self, self)  # type: ignore[arg-type]
+        for writer in self._writers:
+            writer.transport.abort()
+        await self.front.close(0)
+        for owner in self.owners.values():
+            await owner.close()
 
     @property
-    def group(self) -> GroupOwnership:
-        return self.ownership.groups[0]
+    def upstream(self) -> Upstream:
+        """The one connection to member 1 that the one client has."""
+        (connection,) = self.front.connections
+        assert connection.upstreams is not None
+        return connection.upstreams[1]  # type: ignore[return-value]
 
-    # ---- the clock and the source of tokens -----------------------------------------------------------------------
 
-    def now_ms(self) -> int:
-        return int(self.world.now_s * 1_000)
-
-    def monotonic_s(self) -> float:
-        return self.world.now_s
-
-    def sleep(self, delay_s: float) -> Awaitable[None]:
-        return self.world.sleep(self, delay_s)
-
-    def token(self, size_bytes: int) -> bytes:
-        return self.world.random.randbytes(size_bytes)
-
-    # ---- the view -------------------------------------------------------------------------------------------------
-
-    def alive(self) -> list[str]:
-        seen = [node for node in self.world.nodes.values() if not node.dead and not node.paused]
-        return sorted({self.me, *(node.me for node in seen if (self.me, node.me) not in self.world.unseen)})
-
-    def in_line(self, group: int) -> list[str]:
-        return self.alive()
-
-    def claimed(self, group: int) -> tuple[str, int] | None:
-        others = [self.world.nodes[name] for name in self.alive() if name != self.me]
-        said = [(node.ownership.claims()[group], node.me) for node in others if group in node.ownership.claims()]
-        return max(said)[::-1] if said else None
-
-    async def _tell(self, member: str, group: int, epoch: int, take: bool) -> bool:
-        await self.sleep(0.01)
-        other = self.world.nodes[member]
-        if other.dead or other.paused or (self.me, member) in self.world.unseen:
-            raise Unavailable("no answer")
-        return await other.ownership.asked(group, epoch, take)
-
-    # ---- as a listener --------------------------------------------------------------------------------------------
-
-    def entered(self, owned: OwnedGroup) -> None:
-        """Whoever begins to serve has everything that was acknowledged so far."""
-        self.world.entered_count += 1
+def in_a_world(body: Callable[[World], Awaitable[None]]) -> None:
+    async def run(folder: Path) -> None:
+        world = World()
+        await world.open(folder)
         try:
-            found = set(shown(owned.group))
-        except StreamNotFound:
-            found = set()
-        if missing := [payload for payload in self.world.acked if payload not in found]:
-            # Raised by the world: an owner survives whatever a listener raises.
-            self.world.violations.append(f"{self.me} serves without {missing[:3]}")
+            await body(world)
+        finally:
+            await world.close()
 
-    def left(self, owned: OwnedGroup) -> None: ...
-
-    # ---- the group ------------------------------------------------------------------------------------------------
-
-    async def _log(self, group: int) -> QuorumLog:
-        return QuorumLog(Wire(self, self.world.medium()), patience_ms=3_000, clock=self, rng=self)  # type: ignore[arg-type]
-
-    def _build(self, number: int, log: QuorumLog, catalog: SqliteCatalog) -> OwnedGroup:
-        schedule = asyncio.get_running_loop().call_soon
-        group = Group(log, catalog, self, schedule, Limits(), 1 << 30, number, 1)  # type: ignore[arg-type]
-        blobs = StoreBlobs(self.world.store)
-        return OwnedGroup(group, None, blobs, None, None, OPTIONS, self, lambda what, why: None)  # type: ignore[arg-type]
+    with tempfile.TemporaryDirectory() as folder, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(run(Path(folder)))
 
 
-class Wire:
-    """A node's way to the medium: slow, and cut when the node is."""
-
-    def __init__(self, node: Node, medium: Entries) -> None:
-        self._node = node
-        self._medium = medium
-        self.entry_bytes_max = medium.entry_bytes_max
-
-    async def _there(self) -> None:
-        await self._node.sleep(0.002 + self._node.world.random.random() / 100)
-        if self._node.cut:
-            raise Unavailable("the log is not reached")
-
-    async def _back(self) -> None:
-        await self._node.sleep(0.002)
-        if self._node.cut:
-            raise Unsure("the answer was lost")
-
-    async def head(self) -> int:
-        await self._there()
-        return await self._medium.head()
-
-    async def read(self, first: int, bytes_max: int) -> list[tuple[int, bytes]]:
-        await self._there()
-        return await self._medium.read(first, bytes_max)
-
-    async def put(self, number: int, data: bytes) -> None:
-        await self._there()
-        await self._medium.put(number, data)
-        await self._back()
-
-    async def claim(self, number: int, data: bytes) -> None:
-        await self._there()
-        await self._medium.claim(number, data)
-        await self._back()
-
-    async def wait(self, number: int) -> None:
-        await self._node.sleep(0.05)
-
-    async def purge(self, below: int) -> None:
-        await self._there()
-        await self._medium.purge(below)
-
-    async def close(self) -> None:
-        await self._medium.close()
+async def refusal(reader: asyncio.StreamReader, head_only: bool = False) -> tuple[bytes, bytes]:
+    """The head and the body of a refusal."""
+    head = await within(reader.readuntil(b"\r\n\r\n"))
+    length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+    return head, b"" if head_only else await within(reader.readexactly(length))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -37,10 +37,21 @@ def calls_of(me: int, directory: Path) -> Calls:
 
 
 @asynccontextmanager
-async def answering(calls: Calls, path: str, cut: bool = False) -> AsyncIterator[None]:
-    """A member's socket: answers like the HTTP door, or ends the connection where an answer would be."""
+async def answering(calls: Calls, path: str, cut: bool = False) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+    """A member's socket: answers like the HTTP door, or ends the connection where an answer would be.
+
+    What it gives ends all connections; on return the other ends have heard of it.
+    """
+    writers: list[asyncio.StreamWriter] = []
+
+    async def cut_all() -> None:
+        for writer in writers:
+            writer.close()
+            await writer.wait_closed()
+        await asyncio.sleep(0.05)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
         try:
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode()
@@ -57,7 +68,7 @@ async def answering(calls: Calls, path: str, cut: bool = False) -> AsyncIterator
         writer.close()
 
     async with await asyncio.start_unix_server(serve, path):
-        yield
+        yield cut_all
 
 
 def asked(what: Any, cut: bool = False) -> None:
@@ -91,6 +102,19 @@ def test_a_refusal_of_another_member_is_raised_with_its_facts() -> None:
             assert vars(refused.value) == vars(BucketNotEmpty(7))
 
     asked(what)
+
+
+def test_a_member_that_was_started_again_is_asked_as_before() -> None:
+    async def body() -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            first, second = calls_of(0, Path(folder)), calls_of(1, Path(folder))
+            for _ in range(2):
+                async with answering(second, Members(1, 2, 4, Path(folder)).http_path(1)) as cut_all:
+                    assert await first.ask(1, "add", 2, into=Counted) == Counted(1, 2)
+                    await cut_all()
+            first.close()
+
+    asyncio.run(body())
 
 
 def test_a_member_that_is_not_there_had_no_part_in_it() -> None:

@@ -12,7 +12,7 @@ import uvloop
 from headwater.cluster import handover
 from headwater.cluster.handover import Acceptor, Door, Handover
 from headwater.cluster.members import Members
-from headwater.cluster.supervisor import reserve, shared_socket
+from headwater.cluster.supervisor import listen
 
 COUNT = 40
 
@@ -47,15 +47,13 @@ async def ask(port: int, data: bytes, pause: bool) -> bytes:
 
 def test_connections_reach_the_owner_of_their_first_bytes_whoever_accepts_them() -> None:
     async def body(folder: Path) -> None:
-        held, port = reserve("127.0.0.1", 0)
+        held, port = listen("127.0.0.1", 0)
         parts = []
         for me in (0, 1):
             members = Members(me, 2, 2, folder)
             over = Handover(members)
             over.open({"echo": lambda me=me: Echo(me)})  # type: ignore[misc]
-            listening = shared_socket(socket.AF_INET, socket.SOCK_STREAM, 0)
-            listening.bind(("127.0.0.1", port))
-            listening.listen(128)
+            listening = held[0].dup()
             parts.append((Acceptor(listening, "echo", Door(owner, lambda me=me: Echo(me)), over), over))  # type: ignore[misc]
         wanted = [(b"%d hello %d" % (index % 2, index), index % 3 == 0) for index in range(COUNT)]
         answers = await asyncio.gather(*(ask(port, data, pause) for data, pause in wanted))
@@ -69,6 +67,42 @@ def test_connections_reach_the_owner_of_their_first_bytes_whoever_accepts_them()
 
     with tempfile.TemporaryDirectory() as folder, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(body(Path(folder)))
+
+
+def test_more_connections_at_once_than_may_wait_for_their_owner_reach_it_all_the_same() -> None:
+    assert asyncio.run(burst(owner_takes_them=True)) == [b"1"] * COUNT
+
+
+def test_connections_whose_owner_takes_none_for_long_are_served_where_they_came_in(monkeypatch) -> None:
+    monkeypatch.setattr(handover, "FULL_TRIES_MAX", 3)
+    answered = asyncio.run(burst(owner_takes_them=False))
+    assert answered == [b"0"] * len(answered)
+
+
+async def burst(owner_takes_them: bool) -> list[bytes]:
+    """Which member answered, of connections that had all sent their first bytes when the first was accepted."""
+    with tempfile.TemporaryDirectory() as folder:
+        mine, other = (Handover(Members(me, 2, 2, Path(folder))) for me in (0, 1))
+        other.open({"echo": lambda: Echo(1)})
+        if not owner_takes_them:
+            asyncio.get_running_loop().remove_reader(other._channel.fileno())
+        listening = socket.create_server(("127.0.0.1", 0), backlog=2 * COUNT)
+        clients = [socket.create_connection(listening.getsockname()) for _ in range(COUNT)]
+        for client in clients:
+            client.sendall(b"1 hello")
+            client.setblocking(False)
+        acceptor = Acceptor(listening, "echo", Door(owner, lambda: Echo(0)), mine)
+        while not mine.sent_count or not acceptor.is_idle:
+            await asyncio.sleep(0.01)
+        answered = []
+        for client in clients if owner_takes_them else clients[mine.sent_count :]:
+            answered.append((await asyncio.get_running_loop().sock_recv(client, 100))[:1])
+        for client in clients:
+            client.close()
+        acceptor.close()
+        for one in (mine, other):
+            one.close()
+        return answered
 
 
 def test_a_connection_whose_owner_is_away_is_served_where_it_came_in() -> None:

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from headwater.cluster.ownership import AWAY, OWNER, STANDBY, GroupOwnership
-from headwater.engine.engine import NotOwned
 from headwater.engine.follower import Follower
 from headwater.engine.outcome_future import OutcomeFuture
+from headwater.errors import NotServedHere
 from headwater.log.medium import Taken
 from headwater.log.quorum import Behind, QuorumLog
 from headwater.model.commands import Trim
-from tests.cluster.owners import KEY, Node, Violation, Wire, World, shown
+from tests.cluster.simulated_nodes import KEY, Node, Violation, Wire, World, shown
 from tests.engine import Ear
 from tests.log.memory_entries import MemoryEntries, Place
 
@@ -104,7 +104,7 @@ def test_an_owner_that_was_paused_acknowledges_nothing_when_it_wakes_and_follows
         await world.run(world.now_s + 0.5)
         assert world.acked == [b"before", b"new"] and world.refused == [b"zombie"]
         assert ear.left_count == 1 and ear.wakes == []
-        with pytest.raises(NotOwned):
+        with pytest.raises(NotServedHere):
             a.engine.find(KEY, False)
         await world.run(world.now_s + 2)
         assert a.group.state == STANDBY

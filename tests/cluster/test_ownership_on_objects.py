@@ -13,12 +13,12 @@ from headwater.catalog.lake_files import LakeFiles
 from headwater.catalog.sqlite import SqliteCatalog
 from headwater.cluster.catalog_snapshots import CatalogSnapshots
 from headwater.cluster.ownership import OWNER, STANDBY, Ownership, Timing, Wiring
-from headwater.engine.engine import Engine, NotOwned
+from headwater.engine.engine import Engine
 from headwater.engine.group import Group
 from headwater.engine.outcome_future import OutcomeFuture
 from headwater.engine.owned_group import GroupOptions, OwnedGroup
 from headwater.engine.pending_answers import Outcome
-from headwater.errors import GroupMoved
+from headwater.errors import GroupMoved, NotServedHere
 from headwater.lake.lake import DeltaLake, StoreBlobs
 from headwater.lake.local import LocalStore
 from headwater.lake.names import epoch_of
@@ -201,7 +201,7 @@ def test_an_owner_that_another_one_fenced_refuses_what_it_holds_and_follows_agai
         await b.submit(key, Append([b"new"], None, None))
         assert await b.read(key) == [*acked, b"new"]
         await until(lambda: a.ownership.groups[0].state == STANDBY)
-        with pytest.raises(NotOwned):
+        with pytest.raises(NotServedHere):
             a.engine.find(key, False)
         await b.ownership.drain()
         await until(lambda: 0 in a.engine.owned)

@@ -5,14 +5,18 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from headwater.cluster.supervisor import CannotListen, SocketDirectory, listen
 
 WITHIN_S = 30.0
 WORKER = textwrap.dedent(
@@ -103,3 +107,41 @@ def test_a_worker_that_cannot_start_ends_the_others_and_fails_the_start(tmp_path
     assert process.wait(WITHIN_S) == 1
     assert process.stdout is not None and process.stdout.read() == ""
     assert not (tmp_path / "0.pid").exists() or not alive(pid(tmp_path, 0))
+
+
+def test_a_directory_of_sockets_is_for_its_user_only_and_gone_when_closed(monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    directory = SocketDirectory()
+    assert stat.S_IMODE(directory.path.stat().st_mode) == 0o700
+    (directory.path / "member-0.http").touch()
+    directory.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_directories_that_killed_parents_left_are_removed_and_others_are_not(monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    used = SocketDirectory()
+    being_made, left, other = (tmp_path / name for name in ("headwater-made", "headwater-left", "other"))
+    for path in (being_made, left, other):
+        path.mkdir()
+    for path in (left, other):
+        (path / "lock").touch()
+    (left / "member-0.http").touch()
+    (tmp_path / "headwater-link").symlink_to(other)
+    mine = SocketDirectory()
+    assert not left.exists()
+    assert all(path.is_dir() for path in (used.path, mine.path, being_made, other))
+    used.close()
+    mine.close()
+
+
+def test_an_address_is_the_nodes_as_soon_as_it_has_it() -> None:
+    held, port = listen("127.0.0.1", 0)
+    with pytest.raises(CannotListen, match="in use"):
+        listen("127.0.0.1", port)
+    for sock in held:
+        sock.close()
+    for sock in listen("127.0.0.1", port)[0]:
+        sock.close()

@@ -16,9 +16,9 @@ from tests.support.http import read_bytes
 from tests.support.node import Node, NotReady
 from tests.support.writer import record
 
-KILLS = int(os.environ.get("HEADWATER_CRASH_KILLS", "25"))
+KILLS = int(os.environ.get("HEADWATER_CRASH_KILLS", "12"))
 KILLS_SOAK = 300
-KILL_POINTS_MAX = 40
+KILL_POINTS_MAX = 20
 
 SMALL_LOG_LARGE_BYTES = 100_000
 FILE_CHANGES = ("fdatasync", "fsync", "ftruncate", "fallocate", "unlink", "unlinkat", "rename", "renameat2")

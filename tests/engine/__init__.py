@@ -4,6 +4,7 @@ Nothing here decides what is right; it only holds still until asked."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,9 +13,11 @@ from headwater.engine.engine import Engine
 from headwater.engine.group import Group
 from headwater.engine.loaded_stream import LoadedStream
 from headwater.engine.pending_answers import Outcome
+from headwater.engine.placements import Placements
 from headwater.engine.read_plan import plan
 from headwater.engine.reads import Reads
 from headwater.engine.reads_by_id import ReadsById
+from headwater.engine.recovery import recover
 from headwater.log.null import NullLog
 from headwater.model.commands import Append, Command, Create, Durability, Producer
 from headwater.model.events import Event
@@ -173,9 +176,21 @@ def group_on(
 
 def engine_on(group: Group, lake: Lake | None = None) -> Engine:
     """An engine of one group, without what works beside it. Runs inside an event loop."""
+    return Engine({0: owned_on(group, lake)}, 1, group.clock)
+
+
+def owned_on(group: Group, lake: Lake | None = None) -> Any:
+    """As much of an owned group as an engine and its doors use, without files and what works beside it."""
     reads = Reads(group, lake)
-    owned: Any = SimpleNamespace(group=group, reads=reads, by_id=ReadsById(group, reads), number=group.number)
-    return Engine({0: owned}, 1, group.clock)
+    placements = group.domains[Placements.name] = Placements(group.catalog)
+    return SimpleNamespace(
+        group=group,
+        reads=reads,
+        by_id=ReadsById(group, reads),
+        number=group.number,
+        placements=placements,
+        recover=partial(recover, group),
+    )
 
 
 def null_group() -> Group:

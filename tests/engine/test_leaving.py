@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from headwater.engine.engine import Engine, NotOwned
+from headwater.engine.engine import Engine
 from headwater.engine.feed import Feed
 from headwater.engine.leaving import leave
-from headwater.errors import GroupMoved, LogUnavailable
+from headwater.errors import GroupMoved, LogUnavailable, NotServedHere
 from headwater.log.null import NullLog
 from headwater.model.commands import Append, CreateBucket
 from headwater.ports import FENCED, UNKNOWN, LogFailure
@@ -108,7 +108,7 @@ def test_an_engine_serves_groups_as_they_come_and_go_and_keeps_the_counts_of_rea
     assert first.group.observers == second.group.observers == [ear]
     assert [(count.reads, count.bytes) for count in second.group.usage.take()] == [(2, 11)]
     key = next(name for n in range(50) if engine.home(name := f"b/s{n}") == 0)
-    with pytest.raises(NotOwned):
+    with pytest.raises(NotServedHere):
         engine.submit(key, Append([b"x"], None, None), Inbox())
     with pytest.raises(GroupMoved):
         engine.serving(0)
@@ -122,5 +122,5 @@ def test_a_stream_of_a_group_that_left_and_came_back_is_not_followed() -> None:
     other.create()
     engine = Engine({}, 1, bench.clock)
     engine.enter(SimpleNamespace(group=other.group, number=0))  # type: ignore[arg-type]
-    with pytest.raises(NotOwned):
+    with pytest.raises(NotServedHere):
         engine.follow(old, Ear())

@@ -13,10 +13,11 @@ import pyarrow.dataset as ds
 import pytest
 from deltalake import DeltaTable
 
+from headwater.lake.delta_log import CommitConflict
 from headwater.lake.layout import NewFile
 from headwater.lake.local import LocalStore
 from headwater.lake.store import ObjectStore, StoreRefused, StoreUnavailable
-from headwater.lake.table import CommitConflict, LakeTable
+from headwater.lake.table import LakeTable
 from headwater.lake.writer import build
 from tests.lake.conftest import s3_store
 from tests.lake.rows import in_order, rows_of, some_runs

@@ -10,10 +10,11 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from headwater.lake.delta_log import LOG
 from headwater.lake.layout import SCHEMA
 from headwater.lake.local import LocalStore
 from headwater.lake.store import LakeDamaged, ObjectStore, StoreRefused, StoreUnavailable
-from headwater.lake.table import LOG, LakeTable
+from headwater.lake.table import LakeTable
 from tests.lake.conftest import s3_store
 from tests.lake.test_table import NOW_MS, fake
 from tests.support.s3 import Fault, FaultProxy

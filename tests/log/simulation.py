@@ -163,6 +163,8 @@ class Wire:
                 world.later(act)
             raise
         if world.chance(20):
+            raise Unavailable("it was refused")
+        if world.chance(20):
             raise Unsure("it was lost on the way there")
         if world.chance(20):
             world.later(act)

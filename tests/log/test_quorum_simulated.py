@@ -18,7 +18,7 @@ from headwater.log.medium import Taken, Unsure
 from headwater.log.objects import ObjectEntries
 from headwater.log.quorum import QuorumLog
 from headwater.log.quorum_entries import Claim
-from headwater.ports import BROKEN, FENCED, UNKNOWN
+from headwater.ports import FENCED, UNKNOWN
 from tests.log.simulation import Violation, simulate
 
 SEEDS = 60
@@ -37,7 +37,7 @@ def test_whatever_happens_what_was_acknowledged_is_there_once_and_in_order(batch
     # Worlds in which nothing happens would prove nothing.
     assert seen["acknowledged"] > 100
     assert all(seen[what] for what in (FENCED, "snapshots", "barriers")), seen
-    assert seen[UNKNOWN] + seen[BROKEN], seen
+    assert seen[UNKNOWN], seen
 
 
 @settings(max_examples=30)

@@ -32,9 +32,7 @@ def test_the_reserved_words_mean_the_beginning_and_the_tail() -> None:
 
 @given(st.text(max_size=24) | st.text("0123456789-+_ ", min_size=18, max_size=22))
 def test_any_other_text_is_refused_by_the_name_of_its_parameter(text: str) -> None:
-    ours = text in ("-1", "now", "0") or (
-        len(text) == WIDTH and set(text) <= set("0123456789") and int(text) < 1 << 64
-    )
+    ours = text in ("-1", "now", "0") or (len(text) == WIDTH and set(text) <= set("0123456789") and int(text) < 1 << 64)
     if ours:
         assert parse(text) >= NOW
         return

@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 
 from headwater.lake.layout import SERVED
 from headwater.spark.node import Node as Calls
-from tests.lake_node.surface import TEXT, append, create, flush, path_of
+from tests.lake.on_a_node.surface import TEXT, append, create, flush, path_of
 from tests.support.http import read_bytes
 from tests.support.node import Node
 

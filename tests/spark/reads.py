@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from tests.lake_node.surface import JSON, TEXT, append, create, incarnation, path_of
+from tests.lake.on_a_node.surface import JSON, TEXT, append, create, incarnation, path_of
 from tests.support.http import Connection, read_pages
 from tests.support.node import Node
 

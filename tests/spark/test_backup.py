@@ -21,7 +21,7 @@ from headwater.spark.jobs import backup as backup_job
 from headwater.spark.jobs.backup import backup
 from headwater.spark.jobs.restore import listed, restore
 from headwater.spark.node import Node as NodeCalls
-from tests.extensions.surface import TEXT, Stream, make_bucket, make_stream, token
+from tests.doors.http.extensions.surface import TEXT, Stream, make_bucket, make_stream, token
 from tests.spark.conftest import QUICK
 from tests.support.node import Node
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.extensions.surface import make_bucket, make_stream, token
+from tests.doors.http.extensions.surface import make_bucket, make_stream, token
 from tests.lake.conftest import s3 as s3
 from tests.spark.conftest import QUICK
 from tests.support.node import Node

@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from headwater.spark.executor_tasks import shared
 from headwater.spark.job_runs import JobRefused, silent
+from headwater.spark.lake_listing import File, listed
 from headwater.spark.node import Node as Calls
 from headwater.spark.node import NodeError
-from headwater.spark.rewrite import Changed, File, listed, rewrite, shared
+from headwater.spark.rewrite import Changed, rewrite
 from tests.lake.conftest import s3 as s3
-from tests.lake_node.surface import append, flush, path_of
-from tests.lake_node.test_crashes import CALLS
+from tests.lake.on_a_node.surface import append, flush, path_of
+from tests.lake.on_a_node.test_crashes import CALLS
 from tests.spark.lakes import (
     FLAGS,
     Model,

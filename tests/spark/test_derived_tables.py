@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from headwater.lake.store import StoreUnavailable
 from headwater.spark.derived_tables import SMALL_COUNT_MAX, DerivedTable, arrow_schema, compact, output, read
 from headwater.spark.job_runs import JobRefused
 from headwater.spark.lake_place import Place
@@ -127,6 +128,24 @@ def test_a_torn_newest_commit_is_taken_away_and_made_again(tmp_path: Path) -> No
     again = DerivedTable(Place(str(tmp_path / "t")))
     assert again.append([empty_part(again, 2)], "query", 1)
     assert sorted(again.files()["num_records"].to_pylist()) == [1, 2]
+
+
+def test_commits_beside_each_other_are_all_made_and_each_batch_once(tmp_path: Path) -> None:
+    ours, theirs = (DerivedTable(Place(str(tmp_path))) for _ in range(2))
+
+    def part(number: int) -> Part:
+        return empty_part(ours, number)
+
+    ours.ensure(SCHEMA, BY)
+    assert theirs.exists()
+    assert ours.append([part(1)], "ours", 0) and theirs.append([part(2)], "theirs", 0)
+    assert ours.append([part(3)], "ours", 1) and not theirs.append([part(4)], "ours", 1)
+    three = sorted(theirs.snapshot().paths)
+    assert len(three) == 3
+    ours.rewrite([part(6)], three)
+    with pytest.raises(StoreUnavailable, match="2 files have left the table meanwhile"):
+        theirs.rewrite([part(7)], three[:2])
+    assert theirs.files()["num_records"].to_pylist() == [6]
 
 
 def test_columns_are_added_and_a_changed_one_is_refused(tmp_path: Path) -> None:

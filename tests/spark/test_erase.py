@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headwater.spark.job_runs import JobRefused, silent
+from headwater.spark.lake_listing import listed
 from headwater.spark.node import Node as Calls
 from headwater.spark.node import NodeRefused
-from headwater.spark.rewrite import listed, rewrite
-from tests.lake_node.surface import TEXT, append, flush, path_of
+from headwater.spark.rewrite import rewrite
+from tests.lake.on_a_node.surface import TEXT, append, flush, path_of
 from tests.spark.lakes import (
     FLAGS,
     Model,

@@ -12,9 +12,9 @@ import pytest
 
 from headwater.spark.job_runs import RUNS_STREAM, JobRefused, last_runs
 from headwater.spark.node import Node as Calls
-from tests.extensions.surface import token
-from tests.lake_node.surface import JSON, TEXT, append, create, flush, path_of
-from tests.lake_node.test_erasure import collect_garbage, traces
+from tests.doors.http.extensions.surface import token
+from tests.lake.on_a_node.surface import JSON, TEXT, append, create, flush, path_of
+from tests.lake.on_a_node.test_erasure import collect_garbage, traces
 from tests.spark.lakes import run_cli
 from tests.support.node import Node
 

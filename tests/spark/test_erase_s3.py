@@ -9,8 +9,8 @@ import pytest
 
 from headwater.lake.open_store import open_store
 from tests.lake.conftest import s3 as s3
-from tests.lake_node.surface import path_of
-from tests.lake_node.test_erasure import traces
+from tests.lake.on_a_node.surface import path_of
+from tests.lake.on_a_node.test_erasure import traces
 from tests.spark.lakes import run_cli
 from tests.spark.test_erase_everything import KEY, NAME, PAYLOAD, QUIET, assert_kept, fill
 from tests.support.node import Node

@@ -20,7 +20,7 @@ from headwater.spark.job_runs import JobRefused
 from headwater.spark.jobs import fold as job
 from headwater.spark.jobs.fold import fold
 from headwater.spark.node import Node as Calls
-from tests.extensions.surface import parts_of
+from tests.doors.http.extensions.surface import parts_of
 from tests.lake.conftest import s3 as s3
 from tests.spark.conftest import QUICK
 from tests.support.http import read_messages
@@ -189,7 +189,7 @@ def test_a_fold_goes_no_further_than_it_is_told_and_a_snapshot_that_came_first_w
     body, rest, _ = bootstrap(node, "runs/a")
     assert (json.loads(body), rest) == ([{"id": 1}], [b'{"id":2}'] * 3)
 
-    listings = job.rewrite.listings
+    listings = job.lake_listing.listings
 
     def overtaken(given: Calls) -> Any:
         found = listings(given)
@@ -198,7 +198,7 @@ def test_a_fold_goes_no_further_than_it_is_told_and_a_snapshot_that_came_first_w
         return found
 
     fill(calls, model, {"runs/b": [b'{"id":3}'] * 3})
-    monkeypatch.setattr(job.rewrite, "listings", overtaken)
+    monkeypatch.setattr(job.lake_listing, "listings", overtaken)
     calls.flush()
     listings(calls)
     pages = list(calls.lake_streams())

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headwater.spark.node import Answer, DataLoss
+from headwater.client.connection import Answer
+from headwater.spark.node import DataLoss
 from headwater.spark.node import Node as Calls
 from headwater.spark.options import BadOptions
-from tests.lake_node.surface import JSON, QUIET, append, create, flush
+from tests.lake.on_a_node.surface import JSON, QUIET, append, create, flush
 from tests.spark.queries import Query
 from tests.spark.reads import Row, assert_shown, bucketed, in_order, load, rows_of, snapshot
 from tests.spark.test_fold import bootstrap

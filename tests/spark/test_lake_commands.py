@@ -45,4 +45,3 @@ def test_a_place_without_backups_is_named_and_fails(tmp_path: Path) -> None:
     place = str(tmp_path / "none")
     done = CliRunner().invoke(app, ["pipeline", "run", "restore", "--from", place, "--list"])
     assert done.exit_code == 1 and f"there is no backup in {place}" in done.output.replace("\n", "")
-

@@ -16,7 +16,7 @@ from headwater.spark.lake_place import Place
 from headwater.spark.lake_table import table_files
 from headwater.spark.native_read import expression, read_lake
 from headwater.spark.node import Node as Calls
-from tests.lake_node.surface import assert_rows_are_http, flush, path_of
+from tests.lake.on_a_node.surface import assert_rows_are_http, flush, path_of
 from tests.spark.reads import COLUMNS, assert_shown, bucketed, fill, in_order, load, position, rows_of, snapshot
 from tests.support.node import Node
 

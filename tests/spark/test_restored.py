@@ -15,7 +15,7 @@ from headwater.spark.jobs.derive import derive
 from headwater.spark.jobs.restore import restore
 from headwater.spark.jobs.route import route
 from headwater.spark.node import Node as Calls
-from tests.lake_node.surface import JSON, append, path_of
+from tests.lake.on_a_node.surface import JSON, append, path_of
 from tests.spark.conftest import QUICK
 from tests.spark.test_source_streaming import Followed
 from tests.support.http import read_pages

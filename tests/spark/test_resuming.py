@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from headwater.spark.node import DataLoss, NodeError
-from tests.lake_node.surface import QUIET, TEXT, append, flush, path_of
+from tests.lake.on_a_node.surface import QUIET, TEXT, append, flush, path_of
 from tests.spark.queries import Query
 from tests.spark.reads import Row, bucketed, snapshot
 from tests.support.node import Node

@@ -15,7 +15,7 @@ from headwater.spark.node import Node as Calls
 from headwater.spark.options import BadOptions, for_batch
 from headwater.spark.selection import Selection
 from headwater.spark.source import plan_batch
-from tests.lake_node.surface import QUIET, TEXT, append, flush, path_of
+from tests.lake.on_a_node.surface import QUIET, TEXT, append, flush, path_of
 from tests.spark.queries import Query
 from tests.spark.test_resuming import named, payloads
 from tests.support.node import Node

@@ -118,9 +118,7 @@ class Driver:
         assert answer.status == 200, answer
 
 
-def test_a_killed_worker_and_a_killed_driver_cost_no_record_and_repeat_none(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+def test_a_killed_worker_and_a_killed_driver_cost_no_record_and_repeat_none(cluster: Cluster, tmp_path: Path) -> None:
     with Node.started(tmp_path / "node", flags=("--hot-bytes-max", str(HOT_BYTES_MAX))) as node:
         _killed_twice(cluster, node, tmp_path)
 

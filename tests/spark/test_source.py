@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headwater.spark.node import Node as Calls
-from tests.lake_node.surface import append, create, flush, path_of
+from tests.lake.on_a_node.surface import append, create, flush, path_of
 from tests.spark.reads import (
     COLUMNS,
     Row,

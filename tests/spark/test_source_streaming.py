@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headwater.spark.node import Node as Calls
-from tests.lake_node.surface import flush
+from tests.lake.on_a_node.surface import flush
 from tests.spark.reads import Row, assert_shown, bucketed, fill, in_order, load, position, rows_of, snapshot
 from tests.support.node import Node
 

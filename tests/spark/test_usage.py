@@ -23,11 +23,11 @@ from headwater.lake.names import data_key
 from headwater.lake.store import Data
 from headwater.lake.writer import build
 from headwater.spark.job_runs import JobRefused
+from headwater.spark.lake_listing import File
 from headwater.spark.lake_place import Place
 from headwater.spark.node import Node as Calls
-from headwater.spark.rewrite import File
+from tests.lake.on_a_node.surface import append, table_rows
 from tests.lake.rows import MS, run
-from tests.lake_node.surface import append, table_rows
 from tests.spark.lakes import FLAGS, Model, delete, fill, keys, snapshot
 from tests.support.node import Node
 

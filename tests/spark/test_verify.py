@@ -20,7 +20,7 @@ from headwater.lake.layout import SCHEMA
 from headwater.lake.sorted_writer import write_sorted
 from headwater.model.extents import Extent
 from headwater.spark.node import Node as Calls
-from tests.lake_node.surface import append, create, flush, path_of
+from tests.lake.on_a_node.surface import append, create, flush, path_of
 from tests.spark.lakes import FLAGS, Model, delete, fill, fork, keys, lake_files, run_cli, snapshot, table_files
 from tests.support.node import Node
 
@@ -108,7 +108,8 @@ def fill_on(node: Node, name: str, count: int) -> None:
 
 def test_what_goes_on_meanwhile_is_no_finding(spark: SparkSession, node: Node) -> None:
     """Streams come, grow, settle, let go and are deleted, and files are swapped, while it looks."""
-    from headwater.spark.rewrite import Changed, listed, rewrite
+    from headwater.spark.lake_listing import listed
+    from headwater.spark.rewrite import Changed, rewrite
 
     model: Model = {}
     fill(node, model, keys(10), rounds=3)

@@ -276,9 +276,7 @@ def certificate_for(name: str, folder: Path) -> tuple[ssl.SSLContext, ssl.SSLCon
     chain, private = folder / "cert.pem", folder / "key.pem"
     chain.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
     unprotected = serialization.NoEncryption()
-    private.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, unprotected)
-    )
+    private.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, unprotected))
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(chain, private)
     return server, ssl.create_default_context(cafile=str(chain))

@@ -39,7 +39,7 @@ def test_pages_hold_every_match_once_in_the_order_of_keys(
     old: set[str], new: set[str], gone: set[str], wanted: list[str]
 ) -> None:
     async def body() -> None:
-        processes = Processes(LocalStreams, count=1, groups_count=2)
+        processes = Processes(lambda process: LocalStreams(process.engine), count=1, groups_count=2)
         process = processes.start(0)
         for path in old:
             await processes.submit(key_of(path), Create(key_of(path), "text/plain", [b"one"]))

@@ -287,7 +287,7 @@ def test_a_named_stream_that_lives_elsewhere_than_its_home_is_found_where_it_liv
 
 def test_a_stream_that_lives_in_neither_this_process_nor_its_homes_is_found_in_the_third() -> None:
     async def body() -> None:
-        processes = Processes(AllStreams, count=3, groups_count=3)
+        processes = Processes(lambda process: AllStreams(process.engine), count=3, groups_count=3)
         asking, home, living = (processes.start(member) for member in range(3))
         name = processes.named(1, "other/fork")
         home.engine.owned[1].group.note(Placements.name, encode(Placed(name, 2)))

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
+from headwater.cluster.calls import ANSWERED
 from headwater.errors import MemberUnavailable, NoPendingWork
 from headwater.model.subscriptions import WEBHOOK
 from headwater.subscriptions import hints, neighbours
@@ -78,7 +80,7 @@ def test_a_hint_that_arrives_after_the_streams_deletion_was_heard_of_does_not_li
         with pytest.raises(NoPendingWork):
             await world.claim()
         assert world.away not in world.sub.links
-        logs = world.processes[HERE].logs.values()
+        logs = [owned.group.log for owned in world.processes[HERE].owned.values()]
         tails = [log.tail for log in logs]
         gate.set()
         await until(lambda: world.wire.under_way[THERE])  # the late answer was applied, and the next question waits
@@ -280,7 +282,7 @@ def test_a_process_that_ends_answers_those_that_wait_for_its_news(groups_count: 
         await until(lambda: world.wire.under_way.get(THERE))
         (waiting,) = world.wire.under_way[THERE]
         world.processes[THERE].part.close()
-        assert await waiting == []
+        assert await waiting == (ANSWERED, msgspec.msgpack.encode([]))
         await until(lambda: sum(name == "subscriptions_news" for _, _, name in world.wire.asked) > 1)
         await world.put(world.away, b"one")
         assert [info.path for info in (await world.claim()).streams if info.has_pending] == [world.away]

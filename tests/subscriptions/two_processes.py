@@ -7,14 +7,13 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable
 
-from headwater.engine.engine import Engine
 from headwater.model.commands import Append, Create, Delete
 from headwater.model.subscriptions import PULL_WAKE, WEBHOOK, Config, Subscription
 from headwater.ports import SystemRng
 from headwater.subscriptions.keys import Keys
 from headwater.subscriptions.manager import Bearer, Claim, Manager
 from headwater.subscriptions.webhooks import Reply
-from tests.support.processes import Processes, run, until
+from tests.support.processes import Process, Processes, run, until
 
 KEYS = Keys(b"s" * 32, b"t" * 32)
 HERE, THERE = 0, 1
@@ -56,8 +55,8 @@ class World:
         """A stream of the other process, which the pattern does not take in."""
         self.wakes = named(group_there, "wake/pool")
 
-    def _manager(self, engine: Engine) -> Manager:
-        return Manager(engine, KEYS, self.client, SystemRng())
+    def _manager(self, process: Process[Manager]) -> Manager:
+        return Manager(process.engine, KEYS, self.client, SystemRng())
 
     def start(self, member: int) -> None:
         self.processes.start(member).part.start()

@@ -7,8 +7,10 @@ import functools
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+
+from tests.support.node import Node, NotReady
 
 # Every call a log could use to put bytes into a file.
 WRITES = ("pwrite64", "pwritev", "pwritev2", "write", "writev")
@@ -48,6 +50,23 @@ def killing(calls: Iterable[str], when: int) -> list[str]:
     """A wrapper under which each thread's call number `when` among `calls` ends the server with SIGKILL."""
     names = ",".join(calls)
     return [*_strace([names]), "-e", f"inject={names}:signal=SIGKILL:when={when}"]
+
+
+def killed_at(node: Node, calls: Iterable[str], when: int, act: Callable[[], None]) -> bool:
+    """Has a stopped node start and act, killed at that call, and starts it again without faults.
+
+    Whether the kill came before the act was over; either way the node was not stopped in order."""
+    node.wrapper = killing(calls, when)
+    try:
+        node.start()
+        act()
+    except NotReady as ended:
+        assert ended.exit_code == -9, ended
+    killed = not node.running
+    node.kill()
+    node.wrapper = []
+    node.start()
+    return killed
 
 
 def recording(calls: Iterable[str], trace: Path) -> list[str]:

@@ -11,9 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import msgspec
-
-from headwater import config, errors
+from headwater import config
 from headwater.catalog.catalog_copy import copy_catalog
 from headwater.catalog.lake_files import LakeFiles
 from headwater.catalog.scrub import scrub
@@ -32,26 +30,21 @@ from headwater.doors.http.exchange import Exchange
 from headwater.doors.http.respond import Responder
 from headwater.doors.http.routes import Routes
 from headwater.doors.http.wire import Request
-from headwater.engine.engine import Engine
-from headwater.engine.fork_placement import ForkPlacement
 from headwater.engine.group import Group
-from headwater.engine.outcome_future import OutcomeFuture
 from headwater.engine.owned_group import GroupOptions, OwnedGroup
-from headwater.engine.questions import Answer as QuestionAnswer
 from headwater.errors import Failure
 from headwater.lake.feed import encode_feed
 from headwater.lake.info import describe
 from headwater.lake.lake import DeltaLake, StoreBlobs
 from headwater.lake.open_store import open_store
+from headwater.lake.store import ObjectStore
 from headwater.log.wal import Wal
-from headwater.model.commands import Append, Command, Create, Delete
-from headwater.model.stream import Limits
+from headwater.model.commands import Append, Create, Delete
 from headwater.ports import CatalogCopy, SystemClock, SystemRng
 from headwater.security.name_hash import NameHash
+from tests.support.processes import WITHIN_S, Process, Processes
 
 NEVER_MS = 3_600_000
-WITHIN_S = 60.0
-_encode, _decode = msgspec.msgpack.encode, msgspec.msgpack.decode
 
 
 class Answer(NamedTuple):
@@ -67,47 +60,6 @@ class Answer(NamedTuple):
     def code(self) -> str:
         found: str = self.json()["error"]["code"]
         return found
-
-
-class Asking:
-    """Questions between processes, encoded as between real ones, without sockets."""
-
-    def __init__(self, me: int, everyone: list[Asking]) -> None:
-        self.me = me
-        self._everyone = everyone
-        self._answers: dict[str, QuestionAnswer] = {}
-        self.away = False
-        """As if the process had ended."""
-        everyone.append(self)
-
-    @property
-    def count(self) -> int:
-        return len(self._everyone)
-
-    def owner(self, group: int) -> int:
-        return group % self.count
-
-    def register(self, name: str, answer: QuestionAnswer) -> None:
-        self._answers[name] = answer
-
-    async def ask(self, member: int, name: str, *arguments: Any, into: Any = Any) -> Any:
-        other = self._everyone[member]
-        if other.away:
-            raise errors.MemberUnavailable(member)
-        try:
-            answered = _encode(await other._answers[name](*_decode(_encode(arguments))))
-        except Failure as failure:
-            again: Any = type(failure).__new__(type(failure))
-            vars(again).update(_decode(_encode(vars(failure))))
-            raise again from None
-        return _decode(answered, type=into)
-
-    async def ask_owner(self, group: int, name: str, *arguments: Any, into: Any = Any) -> Any:
-        return await self.ask(self.owner(group), name, *arguments, into=into)
-
-    async def ask_all(self, name: str, *arguments: Any, into: Any = Any) -> list[Any]:
-        everyone = range(self.count)
-        return list(await asyncio.gather(*(self.ask(member, name, *arguments, into=into) for member in everyone)))
 
 
 class Files:
@@ -145,24 +97,13 @@ class _Line:
     def drop_streamer(self) -> None: ...
 
 
-class Process:
-    """The groups of one process, and its admin calls."""
+class AdminCalls:
+    """The admin calls of one process, and streams of its groups."""
 
-    def __init__(self, directory: DataDirectory, groups_count: int, asking: Asking, members_count: int) -> None:
-        clock, rng = SystemClock(), SystemRng()
-        store = open_store(str(directory.path / "lake"))
-        lake = DeltaLake(store, 1 << 20, clock, rng)
-        options = GroupOptions(NEVER_MS, 10_000, 1 << 30, NEVER_MS, 1 << 20, NEVER_MS, NEVER_MS)
-        schedule = asyncio.get_running_loop().call_soon
-        owned = {}
-        for number in range(asking.me, groups_count, members_count):
-            wal, catalog = Wal(directory.wal(number), 1 << 20, 0), SqliteCatalog(directory.catalog(number))
-            group = Group(wal, catalog, clock, schedule, Limits(), 1 << 30, number, groups_count)
-            files = Files(directory, number)
-            owned[number] = OwnedGroup(group, wal, StoreBlobs(store), lake, files, options, rng, _broken)
-        self.questions = asking
-        self.engine = Engine(owned, groups_count, clock, asking)
-        ForkPlacement(self.engine)
+    def __init__(
+        self, process: Process[AdminCalls], directory: DataDirectory, store: ObjectStore, lake: DeltaLake
+    ) -> None:
+        self.engine, self.questions = process.engine, process.questions
         self.settings = config.resolve({"data": str(directory.path)}, {}, None).settings
         self._responder = Responder("*", False)
         nothing: Any = None
@@ -183,21 +124,16 @@ class Process:
         groups.call("usage", usage.of_group)
         Administration(self.engine, self.settings, lambda: "127.0.0.1:1").register(groups)
         groups.call("matches", matches)
-        groups.call("backup", BackupDoor(groups_count, place).handle)
+        groups.call("backup", BackupDoor(process.members.groups_count, place).handle)
         subscribed = self.subscribed = dict[str, list[str]]()
         """Ids of subscriptions that name a stream, by its key."""
-        names = NameHash.kept(directory.path, rng)
+        names = NameHash.kept(directory.path, SystemRng())
 
         async def named_by(key: str) -> list[str]:
             return subscribed.get(key, [])
 
         erasures = Erasures(self.engine, names.of, named_by, self.settings)
         routes.call("/__headwater/erase", erasures.handle)
-
-    def start(self) -> None:
-        for owned in self.engine.owned.values():
-            owned.recover()
-            owned.start()
 
     async def stop(self) -> None:
         self._lake_calls.close()
@@ -223,46 +159,51 @@ class Process:
         pairs = (one.partition(": ") for one in lines)
         return Answer(int(status.split(" ")[1]), {name.lower(): value for name, _, value in pairs}, answered)
 
-    async def submit(self, key: str, command: Command) -> None:
-        """On return the command is durable. Its name's group must be of this process."""
-        future = OutcomeFuture()
-        self.engine.submit(key, command, future)
-        await future.success()
 
-
-class Town:
-    """A node of some groups, served by some processes."""
+class Town(Processes[AdminCalls]):
+    """A node of some groups on files, served by some processes."""
 
     def __init__(self, path: Path, groups_count: int, members_count: int) -> None:
-        directory = DataDirectory(path)
+        super().__init__(self._calls, members_count, groups_count, path, SystemClock())
         path.mkdir(exist_ok=True)
-        directory.prepare(groups_count, groups_count)
-        everyone: list[Asking] = []
-        asking = [Asking(me, everyone) for me in range(members_count)]
-        self.processes = [Process(directory, groups_count, one, members_count) for one in asking]
-        self.groups_count = groups_count
+        self._files = DataDirectory(path)
+        self._files.prepare(groups_count, groups_count)
+        self._store = open_store(str(path / "lake"))
+        self._lakes = [DeltaLake(self._store, 1 << 20, self.clock, SystemRng()) for _ in range(members_count)]
+
+    def _calls(self, process: Process[AdminCalls]) -> AdminCalls:
+        return AdminCalls(process, self._files, self._store, self._lakes[process.members.me])
+
+    def own(self, number: int) -> OwnedGroup:
+        options = GroupOptions(NEVER_MS, 10_000, 1 << 30, NEVER_MS, 1 << 20, NEVER_MS, NEVER_MS)
+        wal = Wal(self._files.wal(number), 1 << 20, 0)
+        group = self.group_on(wal, SqliteCatalog(self._files.catalog(number)), number)
+        lake, files = self._lakes[number % self.count], Files(self._files, number)
+        return OwnedGroup(group, wal, StoreBlobs(self._store), lake, files, options, SystemRng(), _broken)
+
+    @property
+    def processes(self) -> list[AdminCalls]:
+        return self.parts
 
     def key(self, group: int, bucket: str = "town", number: int = 0) -> str:
         """The name of a stream that lives in that group."""
-        home = self.processes[0].engine.home
-        return [key for n in range(1_000) if home(key := f"{bucket}/s{n}") == group][number]
+        return self.names(group, number + 1, f"{bucket}/s")[number]
 
-    def process_of(self, group: int) -> Process:
-        return self.processes[group % len(self.processes)]
+    def process_of(self, group: int) -> AdminCalls:
+        return self.running[group % self.count].part
 
     def group(self, number: int) -> Group:
         return self.process_of(number).engine.owned[number].group
 
     async def write(self, key: str, *payloads: bytes) -> None:
         """Makes the stream and appends to it."""
-        process = self.process_of(self.processes[0].engine.home(key))
-        if process.engine.look(key) is None:
-            await process.submit(key, Create(key, "text/plain", []))
+        if self.process_of(self.engine.home(key)).engine.look(key) is None:
+            await self.submit(key, Create(key, "text/plain", []))
         for payload in payloads:
-            await process.submit(key, Append([payload], None, None))
+            await self.submit(key, Append([payload], None, None))
 
     async def delete(self, key: str) -> None:
-        await self.process_of(self.processes[0].engine.home(key)).submit(key, Delete())
+        await self.submit(key, Delete())
 
 
 def town(path: Path, body: Callable[[Town], Awaitable[None]], groups_count: int = 2, members_count: int = 1) -> None:
@@ -271,12 +212,13 @@ def town(path: Path, body: Callable[[Town], Awaitable[None]], groups_count: int 
     async def main() -> None:
         built = Town(path, groups_count, members_count)
         try:
-            for process in built.processes:
-                process.start()
+            for member in range(members_count):
+                for owned in built.start(member).owned.values():
+                    owned.start()
             await body(built)
         finally:
-            for process in built.processes:
-                await process.stop()
+            for calls in built.parts:
+                await calls.stop()
 
     asyncio.run(main())
 

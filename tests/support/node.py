@@ -13,13 +13,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from headwater.data_directory import DataDirectory
 from tests.support.http import Connection, Headers, Response
 from tests.support.http import request as http_request
 
 HOST = "127.0.0.1"
 READY = re.compile(r"^headwater ready on http://127\.0\.0\.1:(\d+)(?: with \d+ workers)?\s*$", re.MULTILINE)
 WORKERS = ["--workers", os.environ["TEST_WORKERS"]] if "TEST_WORKERS" in os.environ else []
-"""Any test can be run against several workers: TEST_WORKERS=3 pytest tests/operations"""
+"""Any test can be run against several workers: TEST_WORKERS=3 pytest tests/doors/http/operations"""
 START_TIMEOUT_S = 60.0
 EXIT_TIMEOUT_S = 60.0
 POLL_S = 0.002
@@ -148,6 +149,11 @@ class Node:
         assert self._process is not None
         os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait(EXIT_TIMEOUT_S)
+        # Its workers were killed as well, and hold the directory until they are gone.
+        deadline_s = time.monotonic() + EXIT_TIMEOUT_S
+        while not self.memory and DataDirectory(self.data_directory).is_in_use():
+            assert time.monotonic() < deadline_s, "a process of the node does not end"
+            time.sleep(POLL_S)
 
     def terminate(self, timeout_s: float = EXIT_TIMEOUT_S) -> int:
         """SIGTERM, and wait: the exit code. Raises `TimeoutExpired` when the server ignores it."""

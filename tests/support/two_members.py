@@ -6,18 +6,13 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
-
-import msgspec
 
 from headwater import config
 from headwater.catalog.sqlite import SqliteCatalog
-from headwater.cluster.calls import _failure
-from headwater.cluster.members import Members
 from headwater.doors.http.admin.bulk_snapshots import BulkSnapshots
 from headwater.doors.http.buckets import Buckets as BucketDoor
 from headwater.doors.http.bulk_append import Batches
@@ -28,65 +23,14 @@ from headwater.doors.http.routes import Routes
 from headwater.doors.http.server import HttpServer
 from headwater.doors.http.wire import Budget
 from headwater.engine.buckets import Buckets
-from headwater.engine.engine import Engine
-from headwater.engine.fork_placement import ForkPlacement
-from headwater.engine.group import Group
-from headwater.engine.placements import Placements
-from headwater.engine.reads import Reads
-from headwater.engine.reads_by_id import ReadsById
-from headwater.errors import Failure, MemberUnavailable, OutcomeUnknown
 from headwater.log.null import NullLog
-from headwater.model.stream import Limits
 from headwater.ports import SystemClock, SystemRng
+from tests.engine import owned_on
 from tests.support.http import Connection, Headers, Response
+from tests.support.processes import WITHIN_S, Process, Processes
 
 HOST = "127.0.0.1"
-WITHIN_S = 60.0
 GROUPS = 4
-
-
-class Routed:
-    """Questions of one member, through everything that they become on their way."""
-
-    def __init__(self, me: int, count: int, everyone: dict[int, Routed]) -> None:
-        self.me = me
-        self.count = count
-        self.away: dict[int, type[Failure]] = {}
-        """Members that cannot be reached from here, and how that shows."""
-        self.asked: list[str] = []
-        self._everyone = everyone
-        self._answers: dict[str, Callable[..., Any]] = {}
-        everyone[me] = self
-
-    def owner(self, group: int) -> int:
-        return group % self.count
-
-    def register(self, name: str, answer: Callable[..., Any]) -> None:
-        self._answers[name] = answer
-
-    async def ask(self, member: int, name: str, *arguments: Any, into: Any = Any) -> Any:
-        if member == self.me:
-            return await self._answers[name](*arguments)
-        self.asked.append(name)
-        away = self.away.get(member)
-        if away is MemberUnavailable:
-            raise MemberUnavailable(member)
-        packed = msgspec.msgpack.encode(arguments)
-        try:
-            answer = msgspec.msgpack.encode(
-                await self._everyone[member]._answers[name](*msgspec.msgpack.decode(packed))
-            )
-        except Failure as refused:
-            raise _failure(type(refused).__name__, vars(refused)) from None
-        if away is OutcomeUnknown:
-            raise OutcomeUnknown(member)
-        return msgspec.msgpack.decode(answer, type=into)
-
-    async def ask_owner(self, group: int, name: str, *arguments: Any, into: Any = Any) -> Any:
-        return await self.ask(self.owner(group), name, *arguments, into=into)
-
-    async def ask_all(self, name: str, *arguments: Any, into: Any = Any) -> list[Any]:
-        return [await self.ask(member, name, *arguments, into=into) for member in range(self.count)]
 
 
 class KeptBlobs:
@@ -104,27 +48,17 @@ class KeptBlobs:
 
 
 class Member:
-    def __init__(self, members: Members, everyone: dict[int, Routed], blobs: KeptBlobs) -> None:
+    """The HTTP door of one process."""
+
+    def __init__(self, process: Process[Member], blobs: KeptBlobs) -> None:
         settings = config.resolve({"memory": True, "listen": f"{HOST}:0"}, {}, None).settings
-        clock, rng = SystemClock(), SystemRng()
-        self.members = members
-        owned: dict[int, Any] = {}
-        schedule = asyncio.get_running_loop().call_soon
-        for number in members.groups_of(members.me):
-            group = Group(NullLog(), SqliteCatalog(None), clock, schedule, Limits(), 1 << 30, number, GROUPS)
-            reads = Reads(group, None)
-            placements = group.domains[Placements.name] = Placements(group.catalog)
-            by_id = ReadsById(group, reads)
-            owned[number] = SimpleNamespace(
-                group=group, reads=reads, by_id=by_id, number=number, placements=placements
-            )
-        self.questions = Routed(members.me, members.count, everyone)
-        self.engine = engine = Engine(owned, GROUPS, clock, self.questions)
+        rng = SystemRng()
+        self.members, self.questions, self.placing = process.members, process.questions, process.placing
+        self.engine = engine = process.engine
         buckets = Buckets(engine, self.questions)
         responder = Responder(settings.cors_origin, settings.memory)
-        streams = DurableStreams(engine, settings, responder, clock, rng)
+        streams = DurableStreams(engine, settings, responder, engine.clock, rng)
         nothing: Any = None
-        self.placing = ForkPlacement(engine)
         batches = Batches(engine, buckets, settings, self.placing)
         routes = Routes(settings, streams, BucketDoor(buckets), nothing, batches)
         self.snapshots = BulkSnapshots(engine, blobs, settings, rng)
@@ -157,22 +91,26 @@ class Member:
         self.snapshots.close()
 
 
+class Members(Processes[Member]):
+    """Processes that keep nothing and answer at once."""
+
+    def own(self, number: int) -> Any:
+        return owned_on(self.group_on(NullLog(), SqliteCatalog(None), number))
+
+
 class TwoMembers:
     def __init__(self, count: int, directory: Path) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
         self.blobs = KeptBlobs()
-        self.members: list[Member] = []
-        self.run(self._start(count, directory))
+        self._processes = Members(lambda process: Member(process, self.blobs), count, GROUPS, directory, SystemClock())
+        self.run(self._start())
 
-    async def _start(self, count: int, directory: Path) -> None:
-        everyone: dict[int, Routed] = {}
-        self.members = [
-            Member(Members(me, count, GROUPS, directory), everyone, self.blobs) for me in range(count)
-        ]
-        for member in self.members:
-            await member.start()
+    async def _start(self) -> None:
+        for number in range(self._processes.count):
+            await self._processes.start(number).part.start()
+        self.members = self._processes.parts
 
     def run(self, work: Any) -> Any:
         """Runs a coroutine, or calls a function, in the event loop of the members."""
@@ -201,8 +139,7 @@ class TwoMembers:
 
     def names(self, group: int, count: int, bucket: str = "town") -> list[str]:
         """Streams of a bucket whose home is that group."""
-        found = (f"{bucket}/s{n}" for n in range(10_000))
-        return [name for name in found if self.home(name) == group][:count]
+        return self._processes.names(group, count, f"{bucket}/s")
 
     def read(self, name: str) -> Response:
         """From the process that serves the name's home."""

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.http import BadResponse, Connection, ConnectionEnded, Response, encode_request
+from tests.support.server_place import ServerPlace, Stopped
 
 TEXT = "text/plain"
 JSON = "application/json"
@@ -54,46 +55,6 @@ class ServerLost(Exception):
     """The connection ended, or could not be made: nothing is known about what was in flight."""
 
 
-class Stopped(Exception):
-    """The test asked the writer to end."""
-
-
-class Server:
-    """Where the server is now, shared by all workers."""
-
-    def __init__(self, workers: int) -> None:
-        self._changed = threading.Condition()
-        self._workers = workers
-        self._waiting = 0
-        self._generation = 0
-        self._port: int | None = None
-        self.stopping = False
-
-    def moved(self, port: int) -> None:
-        with self._changed:
-            self._port, self._generation, self._waiting = port, self._generation + 1, 0
-            self._changed.notify_all()
-
-    def stop(self) -> None:
-        with self._changed:
-            self.stopping = True
-            self._changed.notify_all()
-
-    def after(self, generation: int) -> tuple[int, int]:
-        """The (port, generation) of a server newer than `generation`; blocks until there is one."""
-        with self._changed:
-            if self._generation <= generation:
-                self._waiting += 1
-                if self._waiting == self._workers:
-                    print("waiting", flush=True)
-            while self._generation <= generation:
-                if self.stopping:
-                    raise Stopped
-                self._changed.wait()
-            assert self._port is not None
-            return self._port, self._generation
-
-
 class Journal:
     """An append-only file; an entry is the kernel's before `write` returns, so only a power cut could lose it."""
 
@@ -113,7 +74,7 @@ class Journal:
 class Worker:
     """One thread with one connection. A subclass does one unit of work in `work`, and may be cut off anywhere."""
 
-    def __init__(self, name: str, server: Server, journal: Journal, plan: dict[str, Any]) -> None:
+    def __init__(self, name: str, server: ServerPlace, journal: Journal, plan: dict[str, Any]) -> None:
         self.name = name
         self.server = server
         self.journal = journal
@@ -192,7 +153,7 @@ class PlainWriter(Worker):
     On a JSON stream `batch` messages travel in one array, and are all there or none.
     """
 
-    def __init__(self, name: str, server: Server, journal: Journal, plan: dict[str, Any]) -> None:
+    def __init__(self, name: str, server: ServerPlace, journal: Journal, plan: dict[str, Any]) -> None:
         super().__init__(name, server, journal, plan)
         self.batch = int(plan.get("batch", 1))
         self.n = 0
@@ -229,7 +190,7 @@ class PlainWriter(Worker):
 class ProducerWriter(Worker):
     """Appends as an idempotent producer: what is cut off is sent again with the same tuple until it is answered."""
 
-    def __init__(self, name: str, server: Server, journal: Journal, plan: dict[str, Any]) -> None:
+    def __init__(self, name: str, server: ServerPlace, journal: Journal, plan: dict[str, Any]) -> None:
         super().__init__(name, server, journal, plan)
         self.first_unknown = 0
         self.first_unsent = 0
@@ -286,7 +247,7 @@ class ProducerWriter(Worker):
 class SequencedWriter(Worker):
     """Appends with Stream-Seq: one writer, each number once; a repeated number is a conflict, also after a crash."""
 
-    def __init__(self, name: str, server: Server, journal: Journal, plan: dict[str, Any]) -> None:
+    def __init__(self, name: str, server: ServerPlace, journal: Journal, plan: dict[str, Any]) -> None:
         super().__init__(name, server, journal, plan)
         self.n = 0
         self.unknown = False
@@ -326,7 +287,7 @@ class LifeWriter(Worker):
 
     NAMES = 4
 
-    def __init__(self, name: str, server: Server, journal: Journal, plan: dict[str, Any]) -> None:
+    def __init__(self, name: str, server: ServerPlace, journal: Journal, plan: dict[str, Any]) -> None:
         super().__init__(name, server, journal, plan)
         self.rng = random.Random(f"{plan.get('seed', 0)} {name}")
         self.lives = 0
@@ -415,7 +376,7 @@ class LifeWriter(Worker):
 class Observer(Worker):
     """Follows a byte stream by long-poll and journals what it was shown: all of it must stay."""
 
-    def __init__(self, name: str, server: Server, journal: Journal, plan: dict[str, Any]) -> None:
+    def __init__(self, name: str, server: ServerPlace, journal: Journal, plan: dict[str, Any]) -> None:
         super().__init__(name, server, journal, plan)
         self.offset = "-1"
 
@@ -451,7 +412,7 @@ def main() -> int:
     arguments.add_argument("--plan", type=Path, required=True)
     options = arguments.parse_args()
     plans: list[dict[str, Any]] = json.loads(options.plan.read_text())
-    server = Server(len(plans))
+    server = ServerPlace(len(plans), lambda: print("waiting", flush=True))
     threads = []
     for plan in plans:
         worker = KINDS[plan["kind"]](plan["name"], server, Journal(options.journal / f"{plan['name']}.jsonl"), plan)

@@ -1,28 +1,35 @@
-"""A small synchronous client for the command line; its HTTP is the standard library's.
-Owns HTTP requests, paging, the SSE parser and following with reconnects; failures carry a message and advice.
-Never prints, never retries a write by itself, and never sleeps but through the function it was given."""
+"""A server as the command line sees it: its answers and streams, and failures with a message and advice.
+Owns paging and following with reconnects. Never prints, never repeats a write, and never sleeps but through the
+function it was given."""
 
 from __future__ import annotations
 
 import base64
-import http.client
 import json
-import select
-import socket
-import ssl
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import SplitResult, quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 
+from headwater.client.connection import (
+    MESSAGE_CHARS_MAX,
+    Answer,
+    CannotBeSent,
+    Connection,
+    Lost,
+    NobodyListens,
+    NotConnected,
+    NotHttp,
+    NoTls,
+    address,
+    printable,
+)
+from headwater.client.sse import SseEvent, sse_events
 from headwater.model.names import is_bucket
 
-REQUEST_TIMEOUT_S = 120.0
 # A server sends a keep-alive line every 15 s or ends the connection after 60 s; longer silence is a lost one.
 EVENTS_TIMEOUT_S = 90.0
-CHUNK_BYTES = 64 * 1024
-MESSAGE_CHARS_MAX = 500
 LIST_PAGE_COUNT = 1_000
 PAUSE_FIRST_S, PAUSE_DOUBLINGS_MAX = 0.2, 5
 
@@ -68,31 +75,6 @@ class Refused(ClientError):
         return self.status in (408, 429) or self.status >= 500
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A response that is not an error. Header names are in lower case."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-
-    @property
-    def next_offset(self) -> str:
-        return self.headers.get("stream-next-offset", "")
-
-    @property
-    def content_type(self) -> str:
-        return self.headers.get("content-type", "")
-
-    @property
-    def closed(self) -> bool:
-        return self.headers.get("stream-closed", "").lower() == "true"
-
-    @property
-    def up_to_date(self) -> bool:
-        return self.headers.get("stream-up-to-date", "").lower() == "true"
-
-
 def is_json(content_type: str) -> bool:
     return content_type.partition(";")[0].strip().lower() == "application/json"
 
@@ -108,20 +90,16 @@ class Client:
     """One server, one kept-alive connection; not for use by two threads at once."""
 
     def __init__(self, base_url: str) -> None:
-        parts = _address(base_url)
-        if parts is None:
+        server = address(base_url)
+        if server is None:
             advice = "write the server's address as http://HOST:PORT"
             raise BadUsage(f"{printable(base_url)!r} is not the address of a server", advice)
         self.base_url = base_url.rstrip("/")
-        self._secure = parts.scheme == "https"
-        self._host, self._port = parts.hostname or "", parts.port or (443 if self._secure else 80)
-        self._prefix = parts.path.rstrip("/")
-        self._connection: http.client.HTTPConnection | None = None
+        self._server = server
+        self._connection = Connection(server)
 
     def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        self._connection.close()
 
     def request(
         self,
@@ -134,24 +112,9 @@ class Client:
     ) -> Answer:
         """The complete answer. Raises Refused for a status of 400 and above, and the other ClientErrors.
 
-        Never sends anything twice; a kept-alive connection that the server ended is replaced beforehand."""
-        connection = self._connection
-        if connection is not None and _ended(connection):
-            self.close()
-            connection = None
-        if connection is None:
-            connection = self._connection = self._connected(REQUEST_TIMEOUT_S)
-        try:
-            response = self._send(connection, method, self._target(path, query), headers or {}, body)
-            answer = Answer(response.status, _lowered(response), response.read())
-        except (OSError, http.client.HTTPException) as why:
-            self.close()
-            raise self._lost(why, method) from why
-        except BadUsage:
-            self.close()  # It holds half a request.
-            raise
-        if response.will_close:
-            self.close()
+        Never sends anything twice."""
+        with self._telling(method):
+            answer = self._connection.request(method, _target(path, query), headers, body)
         return _checked(answer)
 
     @contextmanager
@@ -159,99 +122,42 @@ class Client:
         """Headers and body chunks of an SSE response, on a connection of its own that ends with the block.
 
         Chunks raise ConnectionLost when the response breaks off; a clean end just ends them."""
-        connection = self._connected(EVENTS_TIMEOUT_S)
-        try:
-            try:
-                accept = {"Accept": "text/event-stream"}
-                response = self._send(connection, "GET", self._target(path, query), accept, None)
-                headers = _lowered(response)
-                if response.status >= 400:
-                    _checked(Answer(response.status, headers, response.read()))
-            except (OSError, http.client.HTTPException) as why:
-                raise self._lost(why) from why
-            if response.status != 200 or not headers.get("content-type", "").startswith("text/event-stream"):
+        streamed = Connection(self._server, EVENTS_TIMEOUT_S).streamed(
+            _target(path, query), {"Accept": "text/event-stream"}
+        )
+        with self._telling("GET"), streamed as (answer, chunks):
+            _checked(answer)
+            if answer.status != 200 or not answer.content_type.startswith("text/event-stream"):
                 raise NotUnderstood(f"{self.base_url} does not answer with server-sent events", _IS_IT_HEADWATER)
-            yield headers, self._chunks(response)
-        finally:
-            connection.close()
+            yield answer.headers, chunks
 
-    def _chunks(self, response: http.client.HTTPResponse) -> Iterator[bytes]:
-        while True:
-            try:
-                chunk = response.read1(CHUNK_BYTES)
-            except (OSError, http.client.HTTPException) as why:
-                raise self._lost(why) from why
-            if not chunk:
-                return
-            yield chunk
-
-    def _target(self, path: str, query: Mapping[str, str] | None) -> str:
-        return self._prefix + path + ("?" + urlencode(query, errors="surrogateescape") if query else "")
-
-    def _connected(self, timeout_s: float) -> http.client.HTTPConnection:
-        kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
-        connection = kind(self._host, self._port, timeout=timeout_s)
+    @contextmanager
+    def _telling(self, method: str) -> Iterator[None]:
+        """A failure to have an answer becomes one that a user can do something about."""
         try:
-            connection.connect()
-        except ConnectionRefusedError as why:
+            yield
+        except NobodyListens as why:
             advice = "is the server running? start it with: headwater serve"
             raise Unreachable(f"nothing answers at {self.base_url}", advice) from why
-        except ssl.SSLError as why:
-            raise Unreachable(f"no TLS with {self.base_url}: {why.reason or why}", "is it http://?") from why
-        except (OSError, UnicodeError) as why:
-            reason = getattr(why, "strerror", None) or str(why) or "timed out"
-            raise Unreachable(f"cannot reach {self.base_url}: {reason}", "check --url") from why
-        return connection
-
-    @staticmethod
-    def _send(
-        connection: http.client.HTTPConnection,
-        method: str,
-        target: str,
-        headers: Mapping[str, str],
-        body: bytes | None,
-    ) -> http.client.HTTPResponse:
-        encoded = {name: value.encode("utf-8", "surrogateescape") for name, value in headers.items()}
-        try:
-            connection.request(method, target, body=body, headers=encoded)
-        except ValueError as why:
+        except NoTls as why:
+            raise Unreachable(f"no TLS with {self.base_url}: {why}", "is it http://?") from why
+        except NotConnected as why:
+            raise Unreachable(f"cannot reach {self.base_url}: {why}", "check --url") from why
+        except NotHttp as why:
+            raise ConnectionLost(f"{self.base_url} does not answer in HTTP", _IS_IT_HEADWATER) from why
+        except Lost as why:
+            advice = "the append may be stored or not; with --producer and --producer-seq repeating it is safe"
+            message = f"the connection to {self.base_url} was lost ({why})"
+            raise ConnectionLost(message, advice if method == "POST" else "run the command again") from why
+        except CannotBeSent as why:
             raise BadUsage(str(why), "leave control characters out of names and header values") from None
-        except (BrokenPipeError, ConnectionResetError):
-            # A server that refuses a body early (413) answers and stops reading; its answer says why.
-            pass
-        return connection.getresponse()
-
-    def _lost(self, why: Exception, method: str = "GET") -> ConnectionLost:
-        reason = str(why) if isinstance(why, TimeoutError) and str(why) else type(why).__name__
-        advice = "the append may be stored or not; with --producer and --producer-seq repeating it is safe"
-        message = f"the connection to {self.base_url} was lost ({reason})"
-        if type(why) is http.client.BadStatusLine:
-            return ConnectionLost(f"{self.base_url} does not answer in HTTP", _IS_IT_HEADWATER)
-        return ConnectionLost(message, advice if method == "POST" else "run the command again")
 
 
 _IS_IT_HEADWATER = "is --url the address of a durable streams server?"
 
 
-def _address(base_url: str) -> SplitResult | None:
-    if not base_url.isascii() or not base_url.isprintable() or " " in base_url:
-        return None
-    try:
-        parts = urlsplit(base_url)
-        valid = parts.scheme in ("http", "https") and parts.hostname and (parts.port or True)
-    except ValueError:
-        return None
-    return parts if valid and not (parts.query or parts.fragment or "@" in parts.netloc) else None
-
-
-def _ended(connection: http.client.HTTPConnection) -> bool:
-    # Between two requests nothing may arrive: a readable socket is one that the server has closed.
-    sock: socket.socket | None = connection.sock
-    return sock is None or bool(select.select([sock], [], [], 0)[0])
-
-
-def _lowered(response: http.client.HTTPResponse) -> dict[str, str]:
-    return {name.lower(): value for name, value in response.getheaders()}
+def _target(path: str, query: Mapping[str, str] | None) -> str:
+    return path + ("?" + urlencode(query, errors="surrogateescape") if query else "")
 
 
 def _checked(answer: Answer) -> Answer:
@@ -260,67 +166,8 @@ def _checked(answer: Answer) -> Answer:
     if answer.status < 400:
         elsewhere = printable(answer.headers.get("location", "another address"))
         raise NotUnderstood(f"the server answered {answer.status} and points to {elsewhere}", "correct --url")
-    code, message = "", ""
-    try:
-        error = json.loads(answer.body)["error"]
-        code, message = str(error["code"]), str(error["message"])
-    except (ValueError, LookupError, TypeError, RecursionError):
-        message = answer.body.decode("utf-8", "replace").strip().partition("\n")[0]
-    reason = http.client.responses.get(answer.status, "")
-    shown = printable(message)[:MESSAGE_CHARS_MAX] or f"the server answered {answer.status} {reason}".rstrip()
-    raise Refused(answer.status, code, shown, answer.headers)
-
-
-def printable(text: str) -> str:
-    """Text from elsewhere made safe for a terminal: one line, no control characters."""
-    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
-
-
-@dataclass(frozen=True, slots=True)
-class SseEvent:
-    name: str
-    data: bytes
-
-
-def sse_events(chunks: Iterable[bytes]) -> Iterator[SseEvent]:
-    """The events of an event stream, however it is cut into chunks; each comes with its last byte.
-
-    Lines end in LF, CR or CRLF; comments, ids and retries are passed over; an event without data is none;
-    what the stream leaves unfinished is dropped, as the format demands."""
-    name, data = "", list[bytes]()
-    for line in _sse_lines(chunks):
-        if not line:
-            if data:
-                yield SseEvent(name or "message", b"\n".join(data))
-            name, data = "", []
-            continue
-        key, _, value = line.partition(b":")
-        value = value.removeprefix(b" ")
-        if key == b"data":
-            data.append(value)
-        elif key == b"event":
-            name = value.decode("utf-8", "replace")
-
-
-def _sse_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    parts: list[bytes] = []
-    after_cr, at_start = False, True
-    for chunk in chunks:
-        # A CR ends its line at once; a LF that follows it, perhaps a chunk later, belongs to the same end.
-        if after_cr and chunk:
-            chunk = chunk.removeprefix(b"\n")
-            after_cr = False
-        if not chunk:
-            continue
-        after_cr = chunk.endswith(b"\r")
-        lines = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
-        for line in lines[:-1]:
-            whole = b"".join([*parts, line])
-            parts.clear()
-            yield whole.removeprefix(b"\xef\xbb\xbf") if at_start else whole
-            at_start = False
-        if lines[-1]:
-            parts.append(lines[-1])
+    code, message = answer.error()
+    raise Refused(answer.status, code, printable(message)[:MESSAGE_CHARS_MAX], answer.headers)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Progress on a terminal: bars for work that takes a while.
 
-Owns how it is shown. Never writes to standard output, nor anything at all where nobody watches.
+Owns how it is shown. Never writes to standard output, nor anything at all where there is no terminal.
 """
 
 from __future__ import annotations

@@ -160,7 +160,7 @@ class Session:
             advice = "what became of the command is not known; READ the stream to see"
             raise ConnectionLost(f"lost the connection to {self.address}: {reason}", advice) from None
         except BaseException:
-            self.close()  # A reply that nobody waits for any more would be taken for the next one's.
+            self.close()  # The reply to a command that was given up would be taken for the next one's.
             raise
         if isinstance(reply, Refusal) and reply.code in ("ERR_BAD_FORMAT", "ERR_LIMITS"):
             self.close()

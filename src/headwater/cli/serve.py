@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from headwater import config
-from headwater.cli.client import printable
+from headwater.client.connection import printable
 
 EXIT_BAD_SETTINGS = 2
 

@@ -29,7 +29,7 @@ class Served(Exception):
 
 
 class NoData(Exception):
-    """There is nothing that a node left behind."""
+    """No node has written anything there."""
 
 
 @contextmanager

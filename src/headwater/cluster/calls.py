@@ -6,24 +6,30 @@ A question is registered once in every process, as a function over the groups of
 itself is a plain call, so with one process nothing is encoded and nothing is sent.
 
     POST /__headwater/members/<name>        body and answer: msgpack; a refusal is [class, facts] with status 409
+
+The body is a list of arguments. In a map, {"covered": arguments}, it asks for [groups, answer]: also which groups the
+answer is about.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from headwater import errors
 from headwater.cluster.framing import BadAnswer, ResponseFraming
-from headwater.cluster.members import Members
+from headwater.cluster.membership import HTTP, Membership
 from headwater.engine.questions import Answer
-from headwater.errors import Failure, MemberUnavailable, OutcomeUnknown
+from headwater.errors import Failure, MemberUnavailable, NoOwner, OutcomeUnknown
 from headwater.ports import BlobsUnavailable
 
 PREFIX = "/__headwater/members"
 IDLE_CONNECTIONS_MAX = 8
+COVERED = "covered"
+READ_BYTES = 256 * 1024
 TIMEOUT_S = 600.0
 """Some questions are about work that takes long, such as a flush. Who wants an answer sooner limits that itself."""
 ANSWERED, REFUSED = 200, 409
@@ -34,13 +40,17 @@ _decode = msgspec.msgpack.decode
 class Calls:
     """What this process can be asked, and the way to ask the others. See `engine.questions`."""
 
-    def __init__(self, members: Members) -> None:
+    def __init__(self, members: Membership) -> None:
         self._members = members
         self.me = members.me
-        self.count = members.count
+        self.alone = members.alone
         self.owner = members.owner
         self._answers: dict[str, Answer] = {}
         self._idle: dict[int, list[_Line]] = {}
+
+    @property
+    def everyone(self) -> Sequence[int]:
+        return self._members.everyone
 
     def register(self, name: str, answer: Answer) -> None:
         self._answers[name] = answer
@@ -49,7 +59,10 @@ class Calls:
         """The member's answer, which is an `into`. Raises what it refused with; MemberUnavailable, OutcomeUnknown."""
         if member == self._members.me:
             return await self._answers[name](*arguments)
-        status, body = await self._post(member, name, _encode(arguments))
+        return self._taken(member, await self._post(member, name, _encode(arguments)), into)
+
+    def _taken(self, member: int, answered: tuple[int, bytes], into: Any) -> Any:
+        status, body = answered
         if status == REFUSED:
             raise _failure(*_decode(body))
         if status != ANSWERED:
@@ -60,8 +73,42 @@ class Calls:
         return await self.ask(self._members.owner(group), name, *arguments, into=into)
 
     async def ask_all(self, name: str, *arguments: Any, into: Any = Any) -> list[Any]:
-        everyone = range(self._members.count)
-        return list(await asyncio.gather(*(self.ask(member, name, *arguments, into=into) for member in everyone)))
+        members = self._members
+        unanswered = set(range(members.groups_count))
+        for group in unanswered:
+            members.owner(group)
+        asked = (self._ask_covered(member, name, arguments, into) for member in members.everyone)
+        answers = []
+        for groups, answer in await asyncio.gather(*asked):
+            for group in groups:
+                if group not in unanswered:
+                    raise NoOwner(group)  # two answers are about it: it changed hands between them
+                unanswered.remove(group)
+            answers.append(answer)
+        if unanswered:
+            raise NoOwner(min(unanswered))
+        return answers
+
+    async def _ask_covered(
+        self, member: int, name: str, arguments: tuple[Any, ...], into: Any
+    ) -> tuple[list[int], Any]:
+        if member == self._members.me:
+            return await self._covered(name, arguments)
+        answered = await self._post(member, name, _encode({COVERED: arguments}))
+        found: tuple[list[int], Any] = self._taken(member, answered, tuple[list[int], into])
+        return found
+
+    async def _covered(self, name: str, arguments: Sequence[Any]) -> tuple[list[int], Any]:
+        """An answer, and the groups that it is about: this process served them all the while.
+
+        Raises NoOwner when it gained or lost one meanwhile, which the answer may be about or not.
+        """
+        groups_of, me = self._members.groups_of, self._members.me
+        groups = groups_of(me)
+        answer = await self._answers[name](*arguments)
+        if changed := {*groups} ^ {*groups_of(me)}:
+            raise NoOwner(min(changed))
+        return groups, answer
 
     async def answer(self, name: str, body: bytes) -> tuple[int, bytes]:
         """Status and body for a question that another member asked."""
@@ -69,7 +116,10 @@ class Calls:
         if answer is None:
             return REFUSED, _encode(("NoSuchRoute", {}))
         try:
-            return ANSWERED, _encode(await answer(*_decode(body)))
+            asked = _decode(body)
+            if type(asked) is dict:
+                return ANSWERED, _encode(await self._covered(name, asked[COVERED]))
+            return ANSWERED, _encode(await answer(*asked))
         except BlobsUnavailable as error:
             return REFUSED, _encode(("Overloaded", {"reason": f"the object store does not answer ({error})"}))
         except Failure as failure:
@@ -83,6 +133,8 @@ class Calls:
 
     async def _post(self, member: int, name: str, body: bytes) -> tuple[int, bytes]:
         idle = self._idle.setdefault(member, [])
+        while idle and idle[-1].is_over:
+            idle.pop().close()  # the member was started again since
         line = idle.pop() if idle else await self._connect(member)
         head = b"POST %b/%b HTTP/1.1\r\nhost: member\r\ncontent-length: %d\r\n\r\n" % (
             PREFIX.encode(),
@@ -104,10 +156,14 @@ class Calls:
         return answered
 
     async def _connect(self, member: int) -> _Line:
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(READ_BYTES, loop)
+        protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
         try:
-            return _Line(*await asyncio.open_unix_connection(self._members.http_path(member)))
+            transport = await self._members.connect(member, HTTP, protocol)
         except OSError:
             raise MemberUnavailable(member) from None
+        return _Line(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
 
 
 class _Line:
@@ -123,11 +179,15 @@ class _Line:
         framing = ResponseFraming(False)
         held: list[bytes] = []
         while not framing.complete:
-            data = await self._reader.read(256 * 1024)
+            data = await self._reader.read(READ_BYTES)
             if not data:
                 raise BadAnswer("the connection ended")
             held.append(data[: framing.take(data)])
         return framing.status, b"".join(held)[len(framing.head or b"") :]
+
+    @property
+    def is_over(self) -> bool:
+        return self._reader.at_eof() or self._writer.is_closing()
 
     def close(self) -> None:
         self._writer.close()

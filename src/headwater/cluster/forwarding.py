@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from headwater.cluster.framing import BadAnswer, ResponseFraming
+from headwater.cluster.membership import HTTP, Membership
 from headwater.errors import Failure, MemberUnavailable, OutcomeUnknown
 
 if TYPE_CHECKING:
-    from headwater.cluster.members import Members
     from headwater.doors.http.exchange import Exchange, Line
     from headwater.doors.http.wire import Request
 
@@ -25,18 +26,25 @@ HELD_BYTES_MAX = 64 * 1024
 """An answer up to this size is handed on whole; a longer one is streamed as soon as it is its turn."""
 PLACED = b"headwater-placed"
 """`group/version`: the home of a stream's name says that the stream lives in that group (see `fork_placement`)."""
+_NO_CONTENT = b"HTTP/1.1 204 "
+REDIRECT = b"headwater-redirect"
+"""`307`: a client that would rather go to the owner itself than have its request sent on."""
 _NOT_FORWARDED = frozenset((b"expect", b"transfer-encoding", b"content-length", PLACED))
 """Of the way from the client to here. The body is whole by now and has a length."""
 
 
 class ForwardedHead:
-    """What a head that was forwarded before becomes, kept with it: a writer repeats its head."""
+    """What a head that was forwarded before becomes, kept with it: a writer repeats its head.
 
-    __slots__ = ("head", "member")
+    It holds while no group has changed its owner: `version` is the one of `Membership`.
+    """
 
-    def __init__(self, member: int, head: bytes) -> None:
+    __slots__ = ("head", "member", "version")
+
+    def __init__(self, member: int, head: bytes, version: int) -> None:
         self.member = member
         self.head = head
+        self.version = version
 
 
 def encode_head(request: Request, size: int, placed: bytes | None = None) -> bytes:
@@ -56,23 +64,42 @@ def encode_head(request: Request, size: int, placed: bytes | None = None) -> byt
 class Forwarder:
     """Hands exchanges to the members that own them. Counters are plain ints: `observe` exports them."""
 
-    def __init__(self, members: Members) -> None:
+    def __init__(self, members: Membership) -> None:
         self._members = members
         self.forwarded_count = 0
 
-    def forward(self, exchange: Exchange, member: int, placed: bytes | None = None) -> None:
-        """Sends the request to a member. With `placed` it may have been sent on to here already (see `PLACED`)."""
+    def location(self, exchange: Exchange, member: int) -> str | None:
+        """Where the client would find the owner itself; None when it did not ask for that, or is there already."""
+        if exchange.request.headers.get(REDIRECT) != b"307":
+            return None
+        address = self._members.public_address(member)
+        return None if address is None else f"http://{address}{exchange.request.target.decode('latin-1')}"
+
+    def forward(
+        self,
+        exchange: Exchange,
+        member: int,
+        placed: bytes | None = None,
+        answered: Callable[[], None] | None = None,
+    ) -> None:
+        """Sends the request to a member. With `placed` it may have been sent on to here already (see `PLACED`).
+
+        `answered` is called when it was, or when nobody waits for that any more.
+        """
         request = exchange.request
         known = request.known
         head = encode_head(request, len(request.body), placed)
         if known is not None and placed is None:
-            known.memo = ForwardedHead(member, head)
+            known.memo = ForwardedHead(member, head, self._members.version)
         self.forwarded_count += 1
-        self._upstream(exchange.connection, member).send(exchange, head, request.body)
+        upstream = self._upstream(exchange.connection, member)
+        if answered is not None:
+            upstream.when_answered[exchange] = answered
+        upstream.send(exchange, head, request.body)
 
     def forward_again(self, exchange: Exchange, memo: object) -> bool:
-        """A request whose head was sent to its owner before. False when `memo` says nothing of the kind."""
-        if type(memo) is not ForwardedHead:
+        """A request whose head was sent to its owner before. False when `memo` says nothing that still holds."""
+        if type(memo) is not ForwardedHead or memo.version != self._members.version:
             return False
         self.forwarded_count += 1
         self._upstream(exchange.connection, memo.member).send(exchange, memo.head, exchange.request.body)
@@ -84,7 +111,7 @@ class Forwarder:
             upstreams = connection.upstreams = {}
         found = upstreams.get(member)
         if found is None or found.over:
-            found = upstreams[member] = Upstream(connection, member, self._members.http_path(member))
+            found = upstreams[member] = Upstream(connection, member, self._members)
         return found
 
 
@@ -94,12 +121,14 @@ class Upstream(asyncio.Protocol):
     A Streamer for every GET, which may be live: the owner has to hear that the client wants no more.
     """
 
-    def __init__(self, connection: Line, member: int, path: str) -> None:
+    def __init__(self, connection: Line, member: int, members: Membership) -> None:
         self._connection = connection
         self._member = member
         self._transport: asyncio.Transport | None = None
         self._unsent: list[bytes] = []
         self._pending: deque[Exchange] = deque()
+        self.when_answered: dict[Exchange, Callable[[], None]] = {}
+        """Creations of forks, for as long as they are pending. See `Forwarder.forward`."""
         self._framing: ResponseFraming | None = None
         self._held: list[bytes] = []
         self._streaming = False
@@ -108,16 +137,16 @@ class Upstream(asyncio.Protocol):
         """The owner is to hear that no more requests come."""
         self.over = False
         """No more requests can be sent."""
-        self._connecting = asyncio.get_running_loop().create_task(self._connect(path))
+        self._connecting = asyncio.get_running_loop().create_task(self._connect(members))
 
     def send(self, exchange: Exchange, head: bytes, body: bytes) -> None:
         self._pending.append(exchange)
-        data = head + body if len(body) < HELD_BYTES_MAX else head
-        for part in (data, body) if data is head and body else (data,):
-            if self._transport is None:
-                self._unsent.append(part)
-            else:
-                self._transport.write(part)
+        write = self._unsent.append if self._transport is None else self._transport.write
+        if len(body) < HELD_BYTES_MAX:
+            write(head + body)
+        else:
+            write(head)
+            write(body)
         if exchange.request.method == b"GET":
             self._connection.stream(self)
 
@@ -125,15 +154,16 @@ class Upstream(asyncio.Protocol):
         """The client is gone, or wants no more."""
         self.over = True
         self._pending.clear()
+        self._tell_answered(*self.when_answered)
         self._connecting.cancel()
         if self._transport is not None:
             self._transport.abort()
 
     # ---- asyncio calls these ------------------------------------------------------------------------------------
 
-    async def _connect(self, path: str) -> None:
+    async def _connect(self, members: Membership) -> None:
         try:
-            await asyncio.get_running_loop().create_unix_connection(lambda: self, path)
+            await members.connect(self._member, HTTP, self)
         except OSError:
             self._refuse(MemberUnavailable(self._member))
 
@@ -146,6 +176,14 @@ class Upstream(asyncio.Protocol):
             self._transport.write_eof()  # type: ignore[union-attr]
 
     def data_received(self, data: bytes) -> None:
+        # An append's answer comes alone and whole: with one request under way, what begins as a 204 and ends in an
+        # empty line is all of it: 0.3 µs, and 2.1 µs by its framing.
+        if data[:13] == _NO_CONTENT and data[-4:] == b"\r\n\r\n" and self._framing is None and len(self._pending) == 1:
+            exchange = self._pending.popleft()
+            if self._connection.streamer is self:
+                self._connection.streamer = None
+            exchange.reply(data)
+            return
         try:
             self._take(data)
         except BadAnswer:
@@ -196,21 +234,33 @@ class Upstream(asyncio.Protocol):
     def _end_answer(self) -> None:
         exchange = self._pending.popleft()
         self._framing = None
+        self._tell_answered(exchange)
         if self._streaming:
             self._streaming = False
+            # Its last part may have filled the client's buffer; nobody else would have the owner read again.
+            self.drained()
             self._connection.finish(exchange)
             return
         held, self._held = self._held, []
         self._let_go()
         exchange.reply(held[0] if len(held) == 1 else b"".join(held))
 
+    def _tell_answered(self, *exchanges: Exchange) -> None:
+        if self.when_answered:
+            for exchange in exchanges:
+                answered = self.when_answered.pop(exchange, None)
+                if answered is not None:
+                    answered()
+
     def _let_go(self) -> None:
         if self._connection.streamer is self:
             self._connection.streamer = None
 
     def _fail(self) -> None:
-        """The owner went away: whoever waits is told, and an answer that was begun cannot be ended."""
+        """The owner went away, or is not to be understood: whoever waits is told. A begun answer cannot be ended."""
         self.over = True
+        if self._transport is not None:
+            self._transport.abort()
         if self._streaming:
             self._streaming = False
             self._pending.clear()
@@ -221,6 +271,7 @@ class Upstream(asyncio.Protocol):
     def _refuse(self, failure: Failure) -> None:
         self.over = True
         pending, self._pending = self._pending, deque()
+        self._tell_answered(*pending)
         for exchange in pending:
             self._let_go()
             is_read = exchange.request.method in (b"GET", b"HEAD")

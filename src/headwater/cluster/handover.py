@@ -4,13 +4,15 @@ Owns accepting, the look at the first bytes (which stay in the socket) and the h
 connection's protocol would need, and never holds up others: who sends nothing is looked at when it does.
 
     accept -> readable -> MSG_PEEK -> owner here:      protocol of this process
-                                   -> owner elsewhere: SCM_RIGHTS over its Unix socket; refused: stays here, and what it
-                                                       asks is forwarded
+                                   -> owner elsewhere: SCM_RIGHTS over its Unix socket. Its queue is short, and tried
+                                                       again when it is full; at last, or when the owner is away, the
+                                                       connection stays here, and what it asks is forwarded
 """
 
 from __future__ import annotations
 
 import asyncio
+import enum
 import os
 import socket
 from array import array
@@ -26,6 +28,8 @@ WAITING_MAX = 4096
 WAIT_S = 10.0
 """A connection that stays silent for so long is served here: its own time limits apply then."""
 ACCEPTS_PER_TURN = 64
+FULL_WAIT_S, FULL_TRIES_MAX = 0.002, 50
+"""The system lets few sockets wait for a member (10 by default), which takes all of them in one turn of its loop."""
 _RECEIVE_FDS_MAX = 64
 
 log = structlog.get_logger("headwater.handover")
@@ -33,6 +37,15 @@ log = structlog.get_logger("headwater.handover")
 Owner = Callable[[bytes], int | None]
 """The member that the first bytes of a connection are for; None when any may serve it."""
 Factory = Callable[[], asyncio.Protocol]
+
+
+class Sent(enum.Enum):
+    """What became of a socket that was to be handed over."""
+
+    YES = enum.auto()
+    FULL = enum.auto()
+    """Too many wait for the member now."""
+    AWAY = enum.auto()
 
 
 class Door:
@@ -55,7 +68,7 @@ class Acceptor:
         self._door = door
         self._handover = handover
         self._waiting: dict[socket.socket, asyncio.TimerHandle] = {}
-        """Connections that have sent nothing yet."""
+        """Connections that have sent nothing yet, or whose owner takes none now."""
         self._accepting = False
         self._closed = False
         listening.setblocking(False)
@@ -130,8 +143,21 @@ class Acceptor:
             sock.close()
             return
         member = self._door.owner(first)
-        if member is None or member == self._handover.me or not self._handover.send(member, self._kind, sock):
+        if member is None or member == self._handover.me:
             serve(self._loop, self._door.accept, sock)
+        else:
+            self._hand_over(sock, member, FULL_TRIES_MAX)
+
+    def _hand_over(self, sock: socket.socket, member: int, tries_left: int) -> None:
+        self._waiting.pop(sock, None)
+        sent = self._handover.send(member, self._kind, sock)
+        if sent is Sent.FULL and tries_left:
+            again = self._loop.call_later(FULL_WAIT_S, self._hand_over, sock, member, tries_left - 1)
+            self._waiting[sock] = again
+            return
+        if sent is not Sent.YES:
+            serve(self._loop, self._door.accept, sock)
+        self._accept_more()
 
 
 def _peek(sock: socket.socket) -> bytes | None:
@@ -186,18 +212,20 @@ class Handover:
         self._doors = doors
         self._loop.add_reader(self._channel.fileno(), self._receive)
 
-    def send(self, member: int, kind: str, sock: socket.socket) -> bool:
-        """Hands a socket over and closes it here; False when the member does not take it now, and it is still open."""
+    def send(self, member: int, kind: str, sock: socket.socket) -> Sent:
+        """Hands a socket over and closes it here; when the member does not take it now, it is still open."""
         try:
             # Not `socket.send_fds`: it leaves flags and address out.
             rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", [sock.fileno()]))
             path = self._members.sockets_path(member)
             self._channel.sendmsg([kind.encode()], [rights], socket.MSG_DONTWAIT, path)
+        except BlockingIOError:
+            return Sent.FULL
         except OSError:
-            return False
+            return Sent.AWAY
         self.sent_count += 1
         sock.close()
-        return True
+        return Sent.YES
 
     def _receive(self) -> None:
         while True:

@@ -1,9 +1,9 @@
 """Which process owns which group, and where it listens for the others.
 
-Owns the map from groups to members. Never connects.
+Owns the map from groups to members, and connections over their sockets. See `membership`.
 
 A member is a process that owns groups: a worker beside others on one machine. Members are numbered from 0; a group's
-owner is fixed while they run. Each listens on two Unix sockets in a directory that only the user may enter:
+owner is fixed while they run. Each listens on Unix sockets in a directory that only the user may enter:
 
     member-<n>.http     requests that were forwarded, and calls between members
     member-<n>.s3p      the same for S3P, if that door is open
@@ -12,14 +12,21 @@ owner is fixed while they run. Each listens on two Unix sockets in a directory t
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+
+from headwater.cluster.membership import HTTP
 
 
 class Members:
+    version = 0
+
     def __init__(self, me: int, members_count: int, groups_count: int, directory: Path) -> None:
         self.me = me
         self.count = members_count
         self.groups_count = groups_count
+        self.alone = members_count == 1
+        self.everyone = range(members_count)
         self._directory = directory
 
     def owner(self, group: int) -> int:
@@ -28,9 +35,15 @@ class Members:
     def groups_of(self, member: int) -> list[int]:
         return list(range(member, self.groups_count, self.count))
 
-    @property
-    def others(self) -> list[int]:
-        return [member for member in range(self.count) if member != self.me]
+    def public_address(self, member: int) -> str | None:
+        """None: workers share their address."""
+        return None
+
+    async def connect(self, member: int, door: str, protocol: asyncio.Protocol) -> asyncio.Transport:
+        """See `Membership`."""
+        path = self.http_path(member) if door == HTTP else self.s3p_path(member)
+        transport, _ = await asyncio.get_running_loop().create_unix_connection(lambda: protocol, path)
+        return transport
 
     def http_path(self, member: int) -> str:
         return str(self._directory / f"member-{member}.http")

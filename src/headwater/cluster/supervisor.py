@@ -1,6 +1,6 @@
 """The parent of the workers: starts them, starts those again that die, and stops them together.
 
-Owns the data directory's lock, the reserved addresses and the processes. Never serves a request and never touches the
+Owns the data directory's lock, the listening sockets and the processes. Never serves a request and never touches the
 data itself.
 
 A worker is told who it is by a line of JSON on its standard input, and says `ready` on its standard output. Its input
@@ -11,10 +11,12 @@ locked until the last of them has ended.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import shutil
 import signal
 import socket
+import stat
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -25,11 +27,14 @@ import msgspec
 import structlog
 
 EXIT_OK, EXIT_FAILED = 0, 1
+BACKLOG = 4096
 BACKOFF_S_MIN, BACKOFF_S_MAX = 0.1, 5.0
 STEADY_S = 10.0
 """A worker that lived this long begins with the shortest wait again when it dies."""
 KILL_AFTER_S = 15.0
 """Beyond the grace of open requests: what has not ended by then is killed."""
+
+_PREFIX, _LOCK = "headwater-", "lock"
 
 log = structlog.get_logger("headwater.supervisor")
 
@@ -48,50 +53,35 @@ class Order(msgspec.Struct, frozen=True):
     """Where the members' sockets are."""
     settings: dict[str, Any]
     http: tuple[str, int]
-    """The address that all workers listen on; its port is chosen by now."""
+    """The address that the node listens on; its port is chosen by now."""
     s3p: tuple[str, int] | None = None
+    http_sockets: list[int] = []
+    """Descriptors of the sockets that listen there, which all workers accept from."""
+    s3p_sockets: list[int] = []
 
 
-def reserve(host: str, port: int) -> tuple[list[socket.socket], int]:
-    """Sockets that hold an address for the workers, which listen on it beside each other. Raises CannotListen."""
-    held: list[socket.socket] = []
-    try:
-        for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-            sock = shared_socket(family, kind, protocol)
-            held.append(sock)
-            sock.bind((address[0], port, *address[2:]))
-            port = sock.getsockname()[1]
-    except OSError as error:
-        for sock in held:
-            sock.close()
-        raise CannotListen(error.strerror or str(error)) from None
-    return held, port
+def listen(host: str, port: int) -> tuple[list[socket.socket], int]:
+    """Sockets that listen on an address, for the workers to accept from, and its port. Raises CannotListen.
 
-
-def listen_shared(host: str, port: int, backlog: int) -> list[socket.socket]:
-    """Sockets that listen on an address which others listen on as well. Raises OSError."""
+    One for all workers, not one each: the address is this node's from here on, whichever workers live, and connections
+    that wait when a worker dies are accepted by another.
+    """
     sockets: list[socket.socket] = []
     try:
         for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-            sock = shared_socket(family, kind, protocol)
+            sock = socket.socket(family, kind, protocol)
             sockets.append(sock)
-            sock.bind(address)
-            sock.listen(backlog)
-    except OSError:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            sock.bind((address[0], port, *address[2:]))
+            sock.listen(BACKLOG)
+            port = sock.getsockname()[1]
+    except OSError as error:
         for sock in sockets:
             sock.close()
-        raise
-    return sockets
-
-
-def shared_socket(family: int, kind: int, protocol: int) -> socket.socket:
-    """A socket whose address others of this machine's user may share."""
-    sock = socket.socket(family, kind, protocol)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    if family == socket.AF_INET6:
-        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-    return sock
+        raise CannotListen(error.strerror or str(error)) from None
+    return sockets, port
 
 
 class Worker:
@@ -100,20 +90,30 @@ class Worker:
     def __init__(self, order: Order, fds: Sequence[int], command: Sequence[str]) -> None:
         self._order = order
         self._fds = tuple(fds)
-        self._command = tuple(command)
+        # The number tells people which process this is.
+        self._command = (*command, str(order.member))
         self._process: asyncio.subprocess.Process | None = None
-        self._stopping = False
+        self._stopping = asyncio.Event()
         self.starts_count = 0
 
     async def start(self) -> bool:
-        """Starts the process; True when it is ready, False when it ended before it was."""
+        """Starts the process; True when it is ready, False when it ended before it was, or there can be none."""
         self.starts_count += 1
-        self._process = process = await asyncio.create_subprocess_exec(
-            *self._command,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            pass_fds=self._fds,
-        )
+        pipe = asyncio.subprocess.PIPE
+        # A Ctrl-C reaches the whole process group, and it is for the parent to tell the workers when to stop. What is
+        # blocked here is blocked in the new process from its first instruction on.
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
+        try:
+            self._process = process = await asyncio.create_subprocess_exec(
+                *self._command, stdin=pipe, stdout=pipe, pass_fds=self._fds
+            )
+        except OSError as error:
+            log.error("a worker cannot be started", worker=self._order.member, reason=str(error))
+            return False
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT,))
+        if self._stopping.is_set():
+            self._signal(signal.SIGTERM)  # it was not there yet when the others were told
         if process.stdin is None or process.stdout is None:
             raise RuntimeError("a worker has no standard input or output")
         with suppress(ConnectionError):
@@ -122,34 +122,41 @@ class Worker:
         return await process.stdout.readline() == b"ready\n"
 
     async def keep(self) -> None:
-        """Waits for the process to end and starts it again, until it is stopped."""
+        """Waits for the process to end and starts it again, until it is stopped and has ended."""
         wait_s = BACKOFF_S_MIN
         loop = asyncio.get_running_loop()
-        while not self._stopping and self._process is not None:
+        while self._process is not None:
             began_s = loop.time()
             code = await self._process.wait()
-            if self._stopping:
+            if self._stopping.is_set():
                 return
             if loop.time() - began_s > STEADY_S:
                 wait_s = BACKOFF_S_MIN
             log.error("a worker died and is started again", worker=self._order.member, exit=code, seconds=wait_s)
-            await asyncio.sleep(wait_s)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), wait_s)
+                return
             wait_s = min(BACKOFF_S_MAX, wait_s * 2)
-            if not self._stopping and await self.start():
+            if await self.start() and not self._stopping.is_set():
                 log.info("the worker serves again", worker=self._order.member)
 
+    def expect_end(self) -> None:
+        """It is not started again from now on."""
+        self._stopping.set()
+
     def terminate(self) -> None:
-        self._stopping = True
+        self.expect_end()
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        self._stopping = True
+        self.expect_end()
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: int) -> None:
         if self._process is not None and self._process.returncode is None:
+            # Not `send_signal`: it looks for the end of the process first, and nobody else is told of that then.
             with suppress(ProcessLookupError):
-                self._process.send_signal(number)
+                os.kill(self._process.pid, number)
 
     async def ended(self) -> int | None:
         return None if self._process is None else await self._process.wait()
@@ -160,50 +167,104 @@ class Worker:
 
 
 async def supervise(
-    orders: Sequence[Order], command: Sequence[str], fds: Sequence[int], grace_s: float, ready: Callable[[], None]
+    orders: Sequence[Order],
+    command: Sequence[str],
+    fds: Sequence[int],
+    grace_s: float,
+    ready: Callable[[], None],
+    ending: Callable[[], None] = lambda: None,
 ) -> int:
-    """Runs `command` for each order until SIGTERM or SIGINT; returns the exit code. Calls `ready` once all are."""
+    """Runs `command` for each order until SIGTERM or SIGINT; returns the exit code. `fds` are theirs too.
+
+    Calls `ready` once all are, and `ending` before they are told to stop.
+    """
     workers = [Worker(order, fds, command) for order in orders]
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        for worker in workers:
+            worker.expect_end()  # at once: a signal to the whole process group may end them before they are told
+        stopping.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
-    starting: asyncio.Future[list[bool]] = asyncio.gather(*(worker.start() for worker in workers))
-    stopped: asyncio.Future[Any] = loop.create_task(stopping.wait())
-    await asyncio.wait((starting, stopped), return_when=asyncio.FIRST_COMPLETED)
+        loop.add_signal_handler(number, stop)
+    stopped = loop.create_task(stopping.wait())
+    starting = [loop.create_task(worker.start()) for worker in workers]
+    keeping: list[asyncio.Task[None]] = []
     code = EXIT_OK
-    keepers: list[asyncio.Task[None]] = []
-    if starting.done() and all(starting.result()):
-        keepers = [loop.create_task(worker.keep()) for worker in workers]
+    if await _all_ready(starting, stopped):
+        keeping = [loop.create_task(worker.keep()) for worker in workers]
         ready()
-        await stopping.wait()
-    elif starting.done():
+        await stopped
+    elif not stopping.is_set():
         code = EXIT_FAILED  # whoever could not start has said why
+    stopped.cancel()
+    ending()
     for worker in workers:
         worker.terminate()
-    everyone = asyncio.gather(*(worker.ended() for worker in workers))
+    ended = loop.create_task(_ended(workers, (*starting, *keeping)))
     try:
-        await asyncio.wait_for(asyncio.shield(everyone), grace_s + KILL_AFTER_S)
+        await asyncio.wait_for(asyncio.shield(ended), grace_s + KILL_AFTER_S)
     except TimeoutError:
         for worker in workers:
             worker.kill()
-        await everyone
-    for task in [*keepers, stopped]:
-        task.cancel()
-    await asyncio.gather(*keepers, stopped, return_exceptions=True)
+        await ended
+    block_signals()
     return code
+
+
+def block_signals() -> None:
+    """The process is about to end, in order: another signal to end does not make that a crash."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
+
+
+async def _all_ready(starting: Sequence[asyncio.Task[bool]], stopped: asyncio.Task[Any]) -> bool:
+    """False as soon as one of them cannot start, or they are to stop."""
+    left: set[asyncio.Task[Any]] = {*starting, stopped}
+    while len(left) > 1:
+        done, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
+        if stopped in done or not all(task.result() for task in done):
+            return False
+    return True
+
+
+async def _ended(workers: Sequence[Worker], tasks: Sequence[asyncio.Task[Any]]) -> None:
+    """Returns when no process is left, nor one about to be started."""
+    await asyncio.gather(*tasks)
+    await asyncio.gather(*(worker.ended() for worker in workers))
 
 
 class SocketDirectory:
     """A directory for the members' sockets that only this user may enter; gone with `close`.
 
-    Not below the data directory: the path of a Unix socket is 107 bytes at most.
+    Not below the data directory: the path of a Unix socket is 107 bytes at most. One that a killed parent left behind
+    is removed by the next that starts.
     """
 
     def __init__(self) -> None:
         base = os.environ.get("XDG_RUNTIME_DIR")
-        usable = base is not None and len(base) < 60 and os.access(base, os.W_OK)
-        self.path = Path(tempfile.mkdtemp(prefix="headwater-", dir=base if usable else None))
+        usable = base is not None and len(base) < 60 and os.path.isdir(base) and os.access(base, os.W_OK)
+        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base if usable else None))
+        # Locked before it has its name: whoever finds it free knows that its parent is gone.
+        draft = self.path / "lock.part"
+        self._lock = draft.open("wb")
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        draft.rename(self.path / _LOCK)
+        _remove_left_behind(self.path.parent)
 
     def close(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
+        self._lock.close()
+
+
+def _remove_left_behind(base: Path) -> None:
+    for path in base.glob(f"{_PREFIX}*"):
+        try:
+            found = path.lstat()
+            if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid():
+                with (path / _LOCK).open("rb") as lock:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(path, ignore_errors=True)
+        except OSError:
+            continue  # in use, just being made, or none of ours

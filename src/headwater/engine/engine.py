@@ -22,21 +22,13 @@ from headwater.engine.read_plan import Slice
 from headwater.engine.reads import Done
 from headwater.engine.reads_by_id import Place, Record
 from headwater.engine.usage import ReadUsage
-from headwater.errors import Failure, GroupMoved, MemberUnavailable
-from headwater.model.commands import Command
+from headwater.errors import Failure, GroupMoved, NotServedHere
+from headwater.model.commands import Command, Create
 from headwater.ports import Clock
 
 GUESTS_MAX = 65_536
 BARRED_MAX = 10_000
 """What is refused by them was under way when a name was placed elsewhere: seconds would do. Overflow: the oldest go."""
-
-
-class NotOwned(Exception):
-    """The group belongs to another process."""
-
-    def __init__(self, group: int) -> None:
-        super().__init__(f"group {group} is not served by this process")
-        self.group = group
 
 
 class Listener(Protocol):
@@ -115,12 +107,10 @@ class Engine:
     def admit(self, key: str, group: int, version: int, creates: bool) -> None:
         """The name's home, which another process serves, has sent a request to `group` by a placement.
 
-        Raises NotOwned, and MemberUnavailable for a creation when the name has been placed elsewhere since.
+        Raises NotServedHere, also for a creation when the name has been placed elsewhere since.
         """
-        if group not in self.owned:
-            raise NotOwned(group)
-        if creates and self._barred.get(key, -1) >= version:
-            raise MemberUnavailable(self.questions.owner(self.home(key)))
+        if group not in self.owned or (creates and self._barred.get(key, -1) >= version):
+            raise NotServedHere(group)
         if len(self._guests) >= GUESTS_MAX:
             self._guests.clear()
         self._guests[key] = group
@@ -133,23 +123,26 @@ class Engine:
             del self._barred[next(iter(self._barred))]
 
     def group(self, key: str) -> Group:
-        """Raises NotOwned."""
+        """Raises NotServedHere."""
         if self._only is not None:
             return self._only
+        home = self.owned.get(self.home(key))
+        if home is not None and key in home.group.loaded.by_key:
+            return home.group  # nearly always: 0.3 µs instead of 0.6 µs
         number = self.place(key)
         found = self.owned.get(number)
         if found is None and (guest := self._guests.get(key)) is not None and self.home(key) not in self.owned:
             found = self.owned.get(guest)
         if found is None:
-            raise NotOwned(number)
+            raise NotServedHere(number)
         return found.group
 
     def group_of(self, stream: LoadedStream) -> OwnedGroup:
-        """The group that a loaded stream lives in: its id tells. Raises NotOwned when it has left since."""
+        """The group that a loaded stream lives in: its id tells. Raises NotServedHere when it has left since."""
         number = stream.sid % self.groups_count
         found = self.owned.get(number)
         if found is None:
-            raise NotOwned(number)
+            raise NotServedHere(number)
         return found
 
     def serving(self, number: int) -> OwnedGroup:
@@ -162,7 +155,18 @@ class Engine:
     # ---- one stream ---------------------------------------------------------------------------------------------
 
     def _submit(self, key: str, command: Command, waiter: Waiter) -> None:
-        self.group(key).submit(key, command, waiter)
+        group = self.group(key)
+        if type(command) is Create and command.fork is not None:
+            self._check_source(group, key, command.fork.source)
+        group.submit(key, command, waiter)
+
+    def _check_source(self, group: Group, key: str, source: str) -> None:
+        """Raises NotServedHere for a fork whose source may live in another group.
+
+        It was sent here because a stream of its name lived here, which is gone since.
+        """
+        if not group.has(source) and not group.has(key) and self.place(source) != group.number:
+            raise NotServedHere(self.home(source))
 
     def _find(self, key: str, touch: bool) -> LoadedStream:
         return self.group(key).find(key, touch)
@@ -201,10 +205,10 @@ class Engine:
         self.group_of(stream).by_id.place(stream, ms, n, done)
 
     def follow(self, stream: LoadedStream, follower: Follower) -> None:
-        """Raises NotOwned when the stream's group has left, or has left and come back: this stream never grows."""
+        """Raises NotServedHere when the stream's group has left, or has left and come back: this stream never grows."""
         group = self.group_of(stream).group
         if not group.loaded.has(stream):
-            raise NotOwned(group.number)
+            raise NotServedHere(group.number)
         group.follow(stream, follower)
 
     def unfollow(self, stream: LoadedStream, follower: Follower) -> None:

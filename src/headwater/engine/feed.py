@@ -42,6 +42,9 @@ class Feed:
         """Called when nothing more comes here: another process serves the group."""
         self._matches = matches
         self._grown: dict[int, LoadedStream] = {}
+        self._due = False
+        """A wake is scheduled."""
+        self._closed = False
         group.observers.append(self)
 
     def include(self, streams: Iterable[LoadedStream]) -> None:
@@ -60,7 +63,7 @@ class Feed:
 
         Costs a heap step per batch, over the streams that grew.
         """
-        limit = self.group.log.synced
+        limit = self.group.told_position()
         heap = [entry for stream in self._grown.values() if (entry := self._next(stream, limit)) is not None]
         heapify(heap)
         while heap:
@@ -98,6 +101,7 @@ class Feed:
         return bool(positions) and positions[-1] > self.position
 
     def close(self) -> None:
+        self._closed = True
         self.group.observers.remove(self)
 
     # ---- as an observer -------------------------------------------------------------------------------------------
@@ -105,8 +109,11 @@ class Feed:
     def grown(self, stream: LoadedStream, start: int) -> None:
         if self._matches(stream.key):
             self._grown[stream.sid] = stream
-            if self.group.log.tail == self.group.log.synced:
-                self.wake()
+            # Not now: the group may be about to tell of others that grew before this one. It need not tell of the end
+            # of a pass either: what waits for no sync is told of at once.
+            if not self._due:
+                self._due = True
+                self.group.soon(self._wake_later)
 
     def deleted(self, stream: LoadedStream) -> None:
         self._grown.pop(stream.sid, None)
@@ -117,3 +124,8 @@ class Feed:
 
     def left(self) -> None:
         self.ended()
+
+    def _wake_later(self) -> None:
+        self._due = False
+        if self._grown and not self._closed:
+            self.wake()

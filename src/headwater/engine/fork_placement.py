@@ -13,6 +13,8 @@ streams of one name. That refusal is remembered in memory alone: what was sent t
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 from headwater.engine.engine import Engine
 from headwater.engine.keyed_locks import KeyedLocks
@@ -27,7 +29,11 @@ class ForkPlacement:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._deciding = KeyedLocks()
+        self._locks = KeyedLocks()
+        self._deciding: dict[str, int] = {}
+        """Names whose placement is being decided, and by how many; who only waits for that does not count."""
+        self._sent: dict[str, int] = {}
+        """Creations that were sent to where their names are placed, and have not been answered."""
         self._tidying: set[asyncio.Task[None]] = set()
         engine.questions.register("placement", self._answer_placement)
         engine.questions.register("placement_left", self._answer_left)
@@ -40,13 +46,35 @@ class ForkPlacement:
         return key in self._deciding
 
     async def decided(self, key: str) -> None:
-        async with self._deciding.of(key):
+        async with self._locks.of(key):
             pass
+
+    def sent(self, key: str) -> Callable[[], None]:
+        """A creation is sent to where its name is placed, which stays so until the returned is called."""
+        self._sent[key] = self._sent.get(key, 0) + 1
+
+        def answered() -> None:
+            self._sent[key] -= 1
+            if not self._sent[key]:
+                del self._sent[key]
+
+        return answered
+
+    @asynccontextmanager
+    async def _decide(self, key: str) -> AsyncIterator[None]:
+        self._deciding[key] = self._deciding.get(key, 0) + 1
+        try:
+            async with self._locks.of(key):
+                yield
+        finally:
+            self._deciding[key] -= 1
+            if not self._deciding[key]:
+                del self._deciding[key]
 
     async def place(self, key: str, source: str) -> None:
         """On return a fork of `source` can be created by the name `key`. Called where the home of `key` is."""
         engine = self._engine
-        async with self._deciding.of(key):
+        async with self._decide(key):
             wanted = await engine.locate(source)
             home = engine.home(key)
             current = engine.serving(home).placements.get(key)
@@ -85,9 +113,9 @@ class ForkPlacement:
 
     async def _tidy(self, key: str) -> None:
         """A stream that lived elsewhere was deleted: its name goes back to its home."""
-        async with self._deciding.of(key):
+        async with self._decide(key):
             current = self._engine.serving(self._engine.home(key)).placements.get(key)
-            if current is not None and await self._is_left(key, current):
+            if current is not None and key not in self._sent and await self._is_left(key, current):
                 await self._log(key, None)
 
     # ---- as an Observer -------------------------------------------------------------------------------------------

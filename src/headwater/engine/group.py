@@ -22,17 +22,7 @@ from headwater.engine.usage import ReadUsage
 from headwater.errors import Failure, GroupMoved, LogUnavailable, Overloaded, StreamNotFound, StreamSoftDeleted
 from headwater.model import buckets as bucket_rules
 from headwater.model.commands import BucketCommand, Command, Create, Durability
-from headwater.model.events import (
-    Appended,
-    Created,
-    Deleted,
-    Event,
-    Noted,
-    Settled,
-    SnapshotPublished,
-    Touched,
-    Trimmed,
-)
+from headwater.model.events import Appended, Created, Deleted, Noted, Settled, SnapshotPublished, Touched, Trimmed
 from headwater.model.extents import Extent
 from headwater.model.forks import ColdOffset
 from headwater.model.lineage import Incarnation, Lineage
@@ -82,7 +72,8 @@ class Group:
         """Files that records settled into since the start."""
         self.next_sid = number
         self.give_out_after(catalog.next_sid - 1)
-        self._schedule = schedule
+        self.soon = schedule
+        """Has something called in the next turn of the event loop."""
         self._limits = limits
         self._hot_bytes_max = hot_bytes_max
         self._answers = PendingAnswers(log)
@@ -236,7 +227,7 @@ class Group:
                 answers.sync.append((position, waiter, outcome, stream))
                 if not self._commit_due:
                     self._commit_due = True
-                    self._schedule(self._commit)
+                    self.soon(self._commit)
                 return
         elif durability == 1 and position > log.written:
             answers.disk_target = position
@@ -268,7 +259,7 @@ class Group:
             self.loaded.released(stream, freed)
         self._queue(position, waiter, event, None)
 
-    def _queue(self, position: int, waiter: Waiter | None, event: Event, stream: LoadedStream | None) -> None:
+    def _queue(self, position: int, waiter: Waiter | None, event: Outcome, stream: LoadedStream | None) -> None:
         if position <= self.log.synced:
             if waiter is not None:
                 waiter.resolve(event)
@@ -277,7 +268,7 @@ class Group:
             self._want_commit()
 
     def _publish_later(
-        self, key: str, position: int, waiter: Waiter | None, event: Event, stream: LoadedStream
+        self, key: str, position: int, waiter: Waiter | None, event: Outcome, stream: LoadedStream
     ) -> None:
         self._answers.sync_target = position
         if position <= self.log.synced:
@@ -300,7 +291,7 @@ class Group:
     def _want_commit(self) -> None:
         if not self._commit_due and self.log.tail > self.log.written:
             self._commit_due = True
-            self._schedule(self._commit)
+            self.soon(self._commit)
 
     def _commit(self) -> None:
         self._commit_due = False
@@ -490,6 +481,13 @@ class Group:
         now_ms = self.clock.now_ms()
         for stream, (offset, seq, position) in self._retention.cuts(now_ms):
             self._let_go(stream, Trimmed(stream.sid, offset, seq, now_ms, position), None)
+
+    def told_position(self) -> int:
+        """Everything at or below this log position is synced, and observers have heard of it.
+
+        The log's own mark moves in its writer's thread, ahead of that.
+        """
+        return self._answers.told(self.log.synced)
 
     def lake_position(self) -> int:
         """Everything at or below this log position is in the lake, deleted, or no record at all."""

@@ -64,6 +64,13 @@ class PendingAnswers:
         else:
             self.sync.append((position, waiter, Unchanged(0, False), None))
 
+    def told(self, synced: int) -> int:
+        """The greatest position up to `synced` below which nothing waits any more."""
+        for queue in (self.sync, self.disk):
+            if queue and queue[0][0] <= synced:
+                synced = queue[0][0] - 1
+        return synced
+
     def fail(self, failure: Failure) -> None:
         """Nothing that waits can be promised any more."""
         for queue in (self.sync, self.disk):

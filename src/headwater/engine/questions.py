@@ -5,7 +5,7 @@ Owns what asking means, and the way of a node with one process: a plain call. Ne
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 Answer = Callable[..., Awaitable[Any]]
@@ -13,14 +13,23 @@ Answer = Callable[..., Awaitable[Any]]
 
 
 class Questions(Protocol):
-    """Processes that serve groups are numbered from 0."""
+    """Processes that serve groups have numbers."""
 
-    me: int
-    count: int
-    """How many processes there are."""
+    @property
+    def me(self) -> int: ...
+
+    @property
+    def alone(self) -> bool:
+        """There is no other process, and there never will be."""
+        ...
+
+    @property
+    def everyone(self) -> Sequence[int]:
+        """The processes that are there now, in ascending order."""
+        ...
 
     def owner(self, group: int) -> int:
-        """The process that serves a group."""
+        """The process that serves a group. Raises MemberUnavailable when there is none now."""
         ...
 
     def register(self, name: str, answer: Answer) -> None: ...
@@ -34,7 +43,8 @@ class Questions(Protocol):
         ...
 
     async def ask_all(self, name: str, *arguments: Any, into: Any = Any) -> list[Any]:
-        """Every process's answer, in their order. Raises the first refusal."""
+        """Every process's answer, in their order: together they are about every group, each once. Raises the first
+        refusal, and MemberUnavailable when a group has no owner or changed hands meanwhile."""
         ...
 
 
@@ -42,7 +52,8 @@ class LocalQuestions:
     """Questions of a node with one process."""
 
     me = 0
-    count = 1
+    alone = True
+    everyone = (0,)
 
     def __init__(self) -> None:
         self._answers: dict[str, Answer] = {}

@@ -77,8 +77,10 @@ TABLE: dict[type[Failure], Row] = {
     SwapRefused: Row(409, "swap_refused", "ERR_CONFLICT", False, True),
     # A log that fails after the write was gathered leaves its effect unknown: it may be found after a restart.
     LogUnavailable: Row(503, "log_unavailable", "ERR_UNAVAILABLE", True, False),
+    NotServedHere: Row(503, "not_served_here", "ERR_UNAVAILABLE", True, True),
     GroupMoved: Row(503, "group_moved", "ERR_UNAVAILABLE", True, True),
     MemberUnavailable: Row(503, "member_unavailable", "ERR_UNAVAILABLE", True, True),
+    NoOwner: Row(503, "no_owner", "ERR_UNAVAILABLE", True, True),
     OutcomeUnknown: Row(503, "outcome_unknown", "ERR_UNAVAILABLE", True, False),
     InternalError: Row(500, "internal_error", "ERR_INTERNAL", False, False),
     Overloaded: Row(503, "overloaded", "ERR_UNAVAILABLE", True, True),

@@ -14,8 +14,10 @@ __all__ = [
     "LogSetBack",
     "LogUnavailable",
     "MemberUnavailable",
+    "NoOwner",
     "NoSuchGroup",
     "NoSuchNode",
+    "NotServedHere",
     "OutcomeUnknown",
     "Overloaded",
     "ShuttingDown",
@@ -140,6 +142,19 @@ class ShuttingDown(Failure):
         return {"retry_after_s": RETRY_AFTER_S}
 
 
+class NotServedHere(Failure):
+    """The stream lives in a group that this process does not serve, or its name has just been placed in another."""
+
+    def __init__(self, group: int) -> None:
+        self.group = group
+
+    def message(self) -> str:
+        return "the stream of this name has just moved, or its name was given to another one; nothing happened: retry"
+
+    def facts(self) -> Facts:
+        return {"retry_after_s": RETRY_AFTER_S}
+
+
 class MemberUnavailable(Failure):
     """The process that owns the stream's group does not answer. The request did not reach it."""
 
@@ -147,10 +162,20 @@ class MemberUnavailable(Failure):
         self.member = member
 
     def message(self) -> str:
-        return f"worker {self.member}, which serves this, is restarting; retry"
+        return f"member {self.member}, which serves this, does not answer; retry"
 
     def facts(self) -> Facts:
         return {"retry_after_s": RETRY_AFTER_S}
+
+
+class NoOwner(MemberUnavailable):
+    """No process that is known to be there serves the group now. The request reached none."""
+
+    def __init__(self, group: int) -> None:
+        self.group = group
+
+    def message(self) -> str:
+        return f"group {self.group}, which this is about, has no owner just now; retry"
 
 
 class OutcomeUnknown(Failure):
@@ -161,7 +186,7 @@ class OutcomeUnknown(Failure):
 
     def message(self) -> str:
         return (
-            f"worker {self.member} went away before it answered; a write may or may not have taken effect: "
+            f"member {self.member} went away before it answered; a write may or may not have taken effect: "
             "retry it with the same producer headers, or look at the stream first"
         )
 

@@ -27,7 +27,7 @@ class AppendPressure:
         self._until_s = 0.0
 
     def is_due(self) -> bool:
-        """True while somebody appends. Between two calls that are far apart, one append is enough."""
+        """True while clients append. Between two calls that are far apart, one append is enough."""
         tail, now_s = self._tail(), self._now_s()
         if tail != self._seen:
             self._seen = tail

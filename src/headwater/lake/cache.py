@@ -196,7 +196,7 @@ class DiskCache:
             try:
                 temporary.unlink()
             except OSError:
-                pass  # swept at the next start
+                pass  # deleted at the next start
 
     def _shrink(self) -> None:
         while self.bytes > self.bytes_max:
@@ -207,7 +207,7 @@ class DiskCache:
         try:
             (self._directory / name).unlink()
         except OSError:
-            pass  # gone already, or the disk is broken: it is not counted on either way
+            pass  # gone already, or the disk is broken: it no longer counts either way
 
 
 def _name(key: str, start: int, length: int | None) -> str:

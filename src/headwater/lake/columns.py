@@ -1,4 +1,4 @@
-"""Arrow columns made from buffers that are there already, or nearly so.
+"""Arrow columns made from buffers that exist already, with few or no copies.
 
 Owns how a column is built without an object per value. Never looks at what a column means.
 """

@@ -43,7 +43,7 @@ class FeedBatch(Protocol):
 
 def encode_feed(batches: Sequence[FeedBatch], group: int) -> bytes:
     """One Arrow IPC stream with a row per record, in the order given. Runs in a worker thread."""
-    # Imported here: a node whose feed nobody reads loads no Arrow.
+    # Imported here: a node whose feed is never read loads no Arrow.
     import pyarrow as pa
 
     from headwater.lake.columns import SLICE_COUNT, Strings, binaries, numbers

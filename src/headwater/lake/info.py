@@ -9,25 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import pyarrow as pa
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError, TableNotFoundError
-
+from headwater.lake.delta_log import read_files
 from headwater.lake.layout import FileInfo, listed_files
 from headwater.lake.names import SNAPSHOTS
-from headwater.lake.store import LakeDamaged, ObjectStore
+from headwater.lake.store import ObjectStore
 
 
 def read_table(store: ObjectStore) -> tuple[int, dict[str, FileInfo]] | None:
     """The newest version and its files; None when there is no table. Neither mends nor creates one."""
-    try:
-        table = DeltaTable(store.uri, storage_options=store.storage_options or None)
-        listed = pa.table(table.get_add_actions(flatten=True))
-    except TableNotFoundError:
-        return None
-    except (DeltaError, OSError) as error:
-        raise store.explain(error) or LakeDamaged("_delta_log", str(error).partition("\n")[0]) from error
-    return table.version(), listed_files(listed)
+    found = read_files(store)
+    return None if found is None else (found[0].version(), listed_files(found[1]))
 
 
 def describe(store: ObjectStore, counts: Mapping[int, Mapping[str, int]]) -> dict[str, Any]:

@@ -108,7 +108,7 @@ class DeltaLake:
         return _translated(lambda: read_swap(self._store, remove, add, group, check))
 
     def relocate(self, remove: list[str], found: Relocated) -> None:
-        from headwater.lake.table import CommitConflict
+        from headwater.lake.delta_log import CommitConflict
 
         files = cast("Matched", found).files
 
@@ -152,7 +152,7 @@ class DeltaLake:
         return _translated(read)
 
     def stretch(self, extent: Extent, start: int, limit: int, commas: bool, wait: bool) -> Stretch | None:
-        # Without waiting nothing is opened either: what was never read is not at hand.
+        # Without waiting no file is opened either: its footer may have to be fetched.
         reader = self._reading() if wait else self._reader
         return None if reader is None else _translated(lambda: reader.stretch(extent, start, limit, commas, wait))
 

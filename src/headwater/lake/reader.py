@@ -36,9 +36,9 @@ _PARSED_FOOTER_FACTOR = 4
 _IDLE_MAX = 8
 """Files kept open: about as many as threads that read."""
 _PIECE_BYTES = 1 << 20
-"""Decoded at once while somebody appends: about half a millisecond's work."""
+"""Decoded at once while clients append: about half a millisecond's work."""
 _PIECE_ROWS_MAX = 1 << 20
-"""A footer may lie."""
+"""The number of rows is the footer's, and a damaged footer may name any."""
 _MAGIC = b"PAR1"
 _IDS = ("ts_ms", "n", "position")
 _BODIES = ("offset", "payload")
@@ -187,7 +187,7 @@ class Reader:
         return self._agreeing(self._group(extent.file, extent.row_group, False), extent)
 
     def _checked(self, extent: Extent, commas: bool, wait: bool) -> _Group | None:
-        """The extent's row group, when the extent describes it; None when it is not cached and nobody waits for it."""
+        """The extent's row group, when the extent describes it; None when it is not cached, without `wait`."""
         if wait:
             return self._agreeing(self._group(extent.file, extent.row_group, commas), extent)
         group = self._cache.peek((extent.file, extent.row_group, commas))
@@ -213,7 +213,7 @@ class Reader:
         return self._cache.get((file, number, commas), lambda: self._load_group(file, number, commas))
 
     def _load_group(self, file: str, number: int, commas: bool) -> tuple[_Group, int]:
-        # Who wants commas wants bodies, which have no ids in them.
+        # `commas` is for bodies of responses, and those hold no ids.
         table = self._decode(file, number, _BODIES if commas else SERVED)
         payload = _flat(table["payload"], file)
         _, ends, values = payload.buffers()

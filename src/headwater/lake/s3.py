@@ -187,7 +187,7 @@ class S3Store:
                 if isinstance(failure, StoreRefused):
                     raise failure from error
                 taken = False
-            # Whoever said no, a proxy's retry or an earlier attempt of ours may have stored it: the content tells.
+            # An earlier attempt, ours or a proxy's, may have stored it before this one was refused: the content tells.
             try:
                 return self.get(key) == content
             except ObjectMissing:
@@ -267,7 +267,7 @@ class S3Store:
         if isinstance(error, StoreError):
             return error
         if _status(error) == 412:
-            return None  # somebody was quicker, which is not the store's fault
+            return None  # another writer was quicker, which is not the store's fault
         if not isinstance(error, OSError | BaseError) and _status(error) is None and "S3 error" not in str(error):
             return None
         return self._failure(error, "cannot work")

@@ -31,7 +31,7 @@ class StoreUnavailable(StoreError):
 
 
 class StoreRefused(StoreError):
-    """The store will not do this until somebody changes a setting or a permission; `reason` says which."""
+    """The store will not do this until an operator changes a setting or a permission; `reason` says which."""
 
 
 class ObjectMissing(StoreError):

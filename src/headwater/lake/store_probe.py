@@ -78,7 +78,7 @@ class StoreProbe:
             try:
                 loop.call_soon_threadsafe(tell, failure)
             except RuntimeError:
-                pass  # the loop is gone: nobody waits
+                pass  # the event loop has ended, and with it whoever waited
 
         threading.Thread(target=run, name="lake-probe", daemon=True).start()
         return verdict

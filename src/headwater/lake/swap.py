@@ -170,9 +170,9 @@ def _numbered(new: Sequence[Keys]) -> pa.Table:
     number = 0
     for keys in new:
         groups, rows = array("q"), array("q")
-        for first, behind in pairwise(keys.starts):
-            groups += array("q", (number,)) * (behind - first)
-            rows.extend(range(behind - first))
+        for first, end in pairwise(keys.starts):
+            groups += array("q", (number,)) * (end - first)
+            rows.extend(range(end - first))
             number += 1
         table = keys.numbers.append_column("group", _column(groups))
         tables.append(table.append_column("row", _column(rows)))

@@ -38,8 +38,8 @@ BYTES_PER_GROUP = 2 << 20
 #           lz4            0.50 ms          19 ms   0.55 ×        1.24 ms   110 ms   0.65 ×
 #           zstd 1         0.82 ms          46 ms   0.35 ×        2.16 ms   308 ms   0.38 ×
 #
-# Where rows only move to another file nobody waits for the writing, but readers still do for the decoding: on a local
-# disk lz4 stays the choice. Behind a network of 100 MB/s the 1,000 B row group is fetched in 14 ms with lz4 and in 8 ms
+# Where rows only move to another file no client waits for the writing, but readers wait for the decoding: on a local
+# disk lz4 stays the choice. Over a network of 100 MB/s the 1,000 B row group is fetched in 14 ms with lz4 and in 8 ms
 # with zstd, which is more than its decoding costs; and there what is kept for long is paid for by the byte.
 LZ4, ZSTD = "lz4", "zstd"
 _CODEC = LZ4

@@ -22,6 +22,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 from obstore.store import S3Store as Client
 
 from headwater.log.medium import MediumError, Unavailable, Unsure
+from headwater.ports import SystemRng
 
 REQUEST_MS_MAX = 10_000
 CONNECT_MS_MAX = 3_000
@@ -67,12 +68,12 @@ class DirectoryPlace:
     def __init__(self, root: Path) -> None:
         self._root = root
         self._broken = ""
-        self._names = 0
+        self._token = SystemRng().token
         self._threads = ThreadPoolExecutor(_THREADS, "log-objects")
 
     async def create(self, key: str, data: bytes) -> bool:
-        self._names += 1
-        return await self._run(partial(self._create, key, data, f"{os.getpid()}-{id(self)}-{self._names}"))
+        # By chance: members on other machines put their drafts there too.
+        return await self._run(partial(self._create, key, data, self._token(16).hex()))
 
     def _create(self, key: str, data: bytes, name: str) -> bool:
         if self._broken:
@@ -87,6 +88,7 @@ class DirectoryPlace:
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
+            draft.unlink(missing_ok=True)
             raise Unavailable(f"cannot write {draft}: {error.strerror}") from error
         try:
             os.link(draft, path)

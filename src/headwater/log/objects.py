@@ -17,7 +17,7 @@ The next epoch begins with the number after the seal, in a folder that tells bot
 
 Only the owner of an epoch, and who seals it, writes into its folder. That is why an entry in front of a genuine seal
 may be created again after it was purged and does no harm: it is the same entry. A *seal* at a purged number would do
-harm: it comes from a follower that slept while the log went on. `settled` tells: a purge leaves an object behind, in
+harm: it comes from a standby that slept while the log went on. `settled` tells: a purge leaves an object behind, in
 each epoch, that says that the purged numbers were there. A seal with such an object behind it counts for nobody, and
 who meets it or made it is too far behind (Gone).
 """

@@ -24,6 +24,7 @@ from headwater.log.quorum_entries import (
     TOKEN_BYTES,
     Claim,
     Cursor,
+    FormatUnknown,
     LogDamaged,
     Reader,
     encode_claim,
@@ -98,6 +99,7 @@ class QuorumLog:
         self._ends: deque[tuple[int, int]] = deque()
         """(position after it, number) of every entry that may still be purged."""
         self._owns = False
+        self._entry_bytes_max = 0
         self._batch: _Batch | None = None
         self._committed: deque[_Batch] = deque()
         self._barriers: list[asyncio.Future[None]] = []
@@ -148,6 +150,8 @@ class QuorumLog:
         if cursor is None:
             cursor = Cursor(number=await self._medium.head())
         self._reader = Reader(cursor, claim)
+        self._loaded = []
+        self._ends.clear()
         begun = cursor.number == 1 or cursor.incarnation != 0
         while found := await self._medium.read(self._reader.cursor.number, READ_BYTES):
             if not begun:
@@ -162,13 +166,16 @@ class QuorumLog:
     async def more(self) -> list[tuple[int, Event]]:
         """What follows in the log, with positions; [] at its end for now. For standbys: only what stays is returned.
 
-        Raises like `load`, and then has taken nothing from where it was stopped."""
+        Raises like `load`. What comes before the place where it is stopped is returned first."""
         events: list[tuple[int, Event]] = []
-        while found := await self._medium.read(self._reader.cursor.number, READ_BYTES):
+        while not events and (found := await self._medium.read(self._reader.cursor.number, READ_BYTES)):
             for number, data in found:
-                events += self._take(number, data)
-            if events:
-                break
+                try:
+                    events += self._take(number, data)
+                except (LogDamaged, FormatUnknown):
+                    if not events:
+                        raise
+                    break
         return events
 
     async def wait(self) -> None:
@@ -223,6 +230,7 @@ class QuorumLog:
             await self._clock.sleep(pause_s)
             pause_s = min(pause_s * 2, _AGAIN_S_MAX)
         self._take(at.number, data)
+        self._entry_bytes_max = self._medium.entry_bytes_max
         self._owns = True
         return claim
 
@@ -239,7 +247,7 @@ class QuorumLog:
         parts = batch.parts
         held = len(parts)
         size = entries.encode(event, self.tail, parts)
-        if held and self.tail + size - batch.start > self._medium.entry_bytes_max:
+        if held and self.tail + size - batch.start > self._entry_bytes_max:
             event_parts = parts[held:]
             del parts[held:]
             self.commit()
@@ -286,8 +294,7 @@ class QuorumLog:
         at = self._next
         parts: list[bytes] = []
         end = at.position
-        bytes_max = self._medium.entry_bytes_max
-        while self._committed and (not parts or self._committed[0].end - at.position <= bytes_max):
+        while self._committed and (not parts or self._committed[0].end - at.position <= self._entry_bytes_max):
             batch = self._committed.popleft()
             parts += batch.parts
             end = batch.end
@@ -309,7 +316,7 @@ class QuorumLog:
                 sent.outcome = True
                 break
             except Taken as error:
-                sent.outcome = LogFailure(FENCED, f"another node took the group over ({error.reason})")
+                sent.outcome = LogFailure(FENCED, f"another node took the group over: ask again ({error.reason})")
                 break
             except (Gone, Lost) as error:
                 sent.outcome = LogFailure(UNKNOWN, f"what became of entry {sent.number} is not known: {error.reason}")
@@ -377,7 +384,7 @@ class QuorumLog:
     # ---- forgetting and closing ---------------------------------------------------------------------------------
 
     def trim(self, below: int) -> None:
-        """See `Log.trim`. A follower forgets what it knows of those entries; only an owner lets them be purged."""
+        """See `Log.trim`. A standby forgets what it knows of those entries; only an owner lets them be purged."""
         number = 0
         if self._owns and self.kept_after is not None:
             below = min(below, self.kept_after)

@@ -141,6 +141,8 @@ class Reader:
             self.claim = _decode_claim(number, position, body)
             self.cursor = Cursor(number + 1, position, epoch, False, incarnation)
             return []
+        if epoch > at.epoch:
+            raise LogDamaged(number, at.position, f"it is of epoch {epoch}, and the claim that began it is missing")
         if kind == KIND_CLAIM or epoch != at.epoch or at.ended:
             self.cursor = Cursor(number + 1, at.position, at.epoch, True, incarnation)
             return []

@@ -38,14 +38,14 @@ class Health:
 
     async def readyz(self) -> tuple[int, str, bytes]:
         """200 when every check passes; 503 with the reasons otherwise."""
-        members = range(self._questions.count)
+        members = self._questions.everyone
         detail: dict[str, str] = {}
         for member, found in zip(members, await asyncio.gather(*map(self._findings, members)), strict=True):
             for name, wrong in found.items():
                 if wrong is None:
                     detail.setdefault(name, "ok")
                 else:
-                    told = wrong if len(members) == 1 else f"worker {member}: {wrong}"
+                    told = wrong if self._questions.alone else f"worker {member}: {wrong}"
                     before = detail.get(name, "ok")
                     detail[name] = told if before == "ok" else f"{before}; {told}"
         ready = all(wrong == "ok" for wrong in detail.values())
@@ -60,4 +60,4 @@ class Health:
             return {"workers": f"worker {member} does not answer"}
         except Failure as failure:
             return {"workers": failure.message()}
-        return found if self._questions.count == 1 else {"workers": None, **found}
+        return found if self._questions.alone else {"workers": None, **found}

@@ -44,13 +44,13 @@ class Metrics:
         return {reading.name: reading.read() for reading in self._readings}
 
     async def _values(self) -> dict[str, float]:
-        members = range(self._questions.count)
+        members = self._questions.everyone
         found = [values for values in await asyncio.gather(*map(self._of, members)) if values is not None]
         values = {
             reading.name: reading.merge([one[reading.name] for one in found if reading.name in one])
             for reading in self._readings
         }
-        if len(members) > 1:
+        if not self._questions.alone:
             values |= {"workers": len(members), "workers_answering": len(found)}
         return values
 

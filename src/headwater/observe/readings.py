@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 from headwater.observe.metrics import Gauge
 
 if TYPE_CHECKING:
+    from headwater.cluster.forwarding import Forwarder
+    from headwater.cluster.handover import Handover
     from headwater.doors.http.durable_streams import DurableStreams
     from headwater.doors.http.server import HttpServer
     from headwater.doors.s3p.server import S3pServer
@@ -68,6 +70,15 @@ def http_gauges(http: HttpServer, streams: DurableStreams) -> list[Gauge]:
         Gauge("connections_refused", "Connections cut for lack of room.", lambda: http.refused_count, counts=True),
         Gauge("sse_open", "Open SSE connections.", lambda: streams.sse_open),
         Gauge("long_polls_open", "Waiting long-polls.", lambda: streams.long_polls_open),
+    ]
+
+
+def member_gauges(handover: Handover, forwarder: Forwarder) -> list[Gauge]:
+    sent, received = "Connections given to the worker they are for.", "Connections taken from other workers."
+    return [
+        Gauge("connections_handed_over", sent, lambda: handover.sent_count, counts=True),
+        Gauge("connections_taken_over", received, lambda: handover.received_count, counts=True),
+        Gauge("requests_forwarded", "Requests sent on to another worker.", lambda: forwarder.forwarded_count, True),
     ]
 
 

@@ -1,4 +1,4 @@
-"""Runs a declared pipeline: once, or in a circle until it is interrupted.
+"""Runs a declared pipeline: once, or again and again until it is interrupted.
 
 Owns the order (tables after those they come from, then streams, then folds), and what of a table is computed when.
 Never begins before all of the file is known to work: schemas are parsed and SQL is analysed first, on empty tables.
@@ -118,7 +118,7 @@ class Running:
         return job_match(self._node, chosen, require)
 
     def findings(self) -> bool:
-        """Whether anything came out that somebody should look at."""
+        """Whether there are findings that a person should look at."""
         allowed = {table.name: Allowed.of(table.quarantined_max) for table in self._pipeline.tables if table.is_typed}
         tables = self.summary["tables"]
         return any(one.exceeded(tables[name]) for name, one in allowed.items() if name in tables) or any(

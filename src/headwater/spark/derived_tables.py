@@ -1,7 +1,7 @@
 """Derived tables: Delta tables whose rows come from streams, each batch of them committed exactly once.
 
-Owns a table's creation, its columns, its commits and the length of its log. Never writes rows (executors do, `parts`),
-and never commits a batch twice: the number of the newest one stands in the same commit as its rows.
+Owns a table's creation, its columns and its files; `lake/delta_log` commits. Never writes rows (executors do,
+`table_parts`), and never commits a batch twice: the number of the newest one stands in the same commit as its rows.
 
     day=2025-06-01/bucket=runs/part-<random>.parquet   rows
     _delta_log/                                        the Delta table over them
@@ -11,21 +11,20 @@ and never commits a batch twice: the number of the newest one stands in the same
 from __future__ import annotations
 
 import json
-import random
 import re
 import time
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import unquote
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
+from deltalake import DeltaTable, Transaction
 from deltalake import Schema as DeltaSchema
-from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
-from headwater.lake.local import LocalStore
-from headwater.lake.store import LakeDamaged, ObjectMissing, StoreError, StoreUnavailable
+from headwater.lake.delta_log import LOG, CommitConflict, DeltaLog, commit_actions, meaning
+from headwater.lake.store import ObjectMissing, StoreUnavailable
 from headwater.spark.job_runs import JobRefused
 from headwater.spark.lake_place import Place
 from headwater.spark.table_parts import Output, Part, write_parts
@@ -34,16 +33,14 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructField, StructType
 
-LOG = "_delta_log"
+T = TypeVar("T")
+
 OWNER = "_headwater/owner.json"
-CHECKPOINT_EVERY_COUNT = 32
-ATTEMPTS_MAX = 10
-_PAUSE_S = 0.05
 SMALL_BYTES = 16 << 20
 SMALL_COUNT_MAX = 24
 """So many small files of one partition are worth one large one."""
 DEAD_KEPT_HOURS = 168
-"""How long a reader may go on with files that the table has left behind."""
+"""How long a reader may go on with files that are no longer in the table."""
 
 _NOT_ASCII = re.compile("%[89A-F]")
 
@@ -68,7 +65,7 @@ class DerivedTable:
     def __init__(self, place: Place) -> None:
         self.place = place
         self._store = place.store()
-        self._table: DeltaTable | None = None
+        self._log = DeltaLog(self._store)
 
     # ---- looking --------------------------------------------------------------------------------------------------
 
@@ -170,7 +167,7 @@ class DerivedTable:
                 "give the changed column a new name, or start the table anew with --overwrite",
             )
         if any(field.name.lower() not in found for field in schema):
-            self._attempt(lambda table: _add_columns(table, schema))
+            self._change(lambda table: _add_columns(table, schema))
 
     def _check_partitions(self, by: Sequence[str]) -> None:
         if self.partition_by != tuple(by):
@@ -217,23 +214,21 @@ class DerivedTable:
             done = None if app is None else table.transaction_version(app)
             if done is not None and done >= batch:
                 return False
-            partition_by = list(table.metadata().partition_columns)
-            removes = self._removes(table, gone or (), now_ms, new)
-            table.create_write_transaction(
-                [*adds, *removes],
-                "overwrite" if gone is None else "append",
+            commit_actions(
+                table,
+                [*adds, *self._removes(table, gone or (), now_ms, new)],
                 DeltaSchema.from_arrow(schema),
-                partition_by=partition_by,
-                commit_properties=CommitProperties(
-                    max_commit_retries=0, app_transactions=None if app is None else [Transaction(app, batch, now_ms)]
-                ),
-                post_commithook_properties=PostCommitHookProperties(
-                    create_checkpoint=False, cleanup_expired_logs=False
-                ),
+                mode="overwrite" if gone is None else "append",
+                transaction=None if app is None else Transaction(app, batch, now_ms),
             )
             return True
 
-        return self._attempt(act)
+        try:
+            return self._change(act)
+        except CommitConflict as conflict:
+            raise StoreUnavailable(
+                f"{self.place.url}: {len(conflict.paths)} files have left the table meanwhile; run it again"
+            ) from conflict
 
     def _removes(self, table: DeltaTable, gone: Sequence[str], now_ms: int, data_change: bool) -> list[RemoveAction]:
         if not gone:
@@ -250,70 +245,20 @@ class DerivedTable:
         }
         missing = [path for path in gone if path not in known]
         if missing:
-            raise StoreUnavailable(
-                f"{self.place.url}: {len(missing)} files have left the table meanwhile; run it again"
-            )
+            raise CommitConflict(missing)
         return [RemoveAction(path, data_change, now_ms, *known[path]) for path in gone]
 
-    def _attempt(self, act: Any) -> Any:
-        """Does a change upon the newest version until no other commit comes between; on return it is durable.
-
-        The library's own retries are off: they would repeat a batch without looking whether it stands already.
-        """
-        failure: StoreError | None = None
-        for attempt in range(ATTEMPTS_MAX):
-            if attempt:
-                time.sleep(_PAUSE_S * 2 ** min(attempt, 5) * (0.5 + random.random()))
-                self._table = None
-            table = self._opened()
-            before = table.version()
-            try:
-                done = act(table)
-            except CommitFailedError as error:
-                failure = self._store.explain(error) or StoreUnavailable(f"{self.place.url}: {error}")
-                continue
-            except (DeltaError, OSError) as error:
-                failure = self._meaning(error)
-                if not isinstance(failure, StoreUnavailable):
-                    raise failure from error
-                continue
-            self._settle(before)
-            return done
-        raise failure or StoreUnavailable(f"{self.place.url}: {ATTEMPTS_MAX} commits in a row were lost to others")
-
-    def _settle(self, before: int) -> None:
-        """The library gives a local file its name before its bytes are synced."""
-        table = self._opened()
-        version = table.version()
-        for number in range(before + 1, version + 1):
-            try:
-                self._store.sync([f"{LOG}/{number:020d}.json"])
-            except ObjectMissing:
-                pass  # another one's, and already replaced by a checkpoint
-        if version // CHECKPOINT_EVERY_COUNT > max(before, 0) // CHECKPOINT_EVERY_COUNT:
-            try:
-                table.create_checkpoint()
-                # In this order: no log file goes before the checkpoint that replaces it is durable.
-                self._store.sync([f"{LOG}/{version:020d}.checkpoint.parquet", f"{LOG}/_last_checkpoint"])
-                table.cleanup_metadata()
-            except (DeltaError, OSError, StoreError):
-                pass  # the commit stands; a later one tries again
+    def _change(self, act: Callable[[DeltaTable], T]) -> T:
+        self._opened()
+        return self._log.change(act, look_first=False)
 
     # ---- opening --------------------------------------------------------------------------------------------------
 
     def _open(self) -> DeltaTable | None:
         try:
-            if self._table is None:
-                self._mend()
-                self._table = DeltaTable(self._store.uri, storage_options=self._store.storage_options or None)
-            else:
-                self._table.update_incremental()
-            return self._table
-        except TableNotFoundError:
-            return None
+            return self._log.table if self._log.open() else None
         except (DeltaError, OSError) as error:
-            self._table = None
-            raise self._meaning(error) from error
+            raise meaning(self._store, error) from error
 
     def _opened(self) -> DeltaTable:
         table = self._open()
@@ -323,43 +268,21 @@ class DerivedTable:
 
     def _create(self, schema: pa.Schema, partition_by: Sequence[str]) -> None:
         try:
-            DeltaTable.create(
-                self._store.uri,
+            self._log.create(
                 schema,
                 partition_by=list(partition_by) or None,
                 description="Derived from streams by headwater.",
                 configuration={"delta.enableDeletionVectors": "false"},
-                storage_options=self._store.storage_options or None,
             )
         except (DeltaError, OSError) as error:
-            if self._open() is None:
-                raise self._meaning(error) from error
-            return  # another process was quicker
-        self._settle(-1)
-
-    def _mend(self) -> None:
-        """Takes away a newest commit that a power loss left torn: whoever made it was not told that it stands."""
-        if not isinstance(self._store, LocalStore):
-            return
-        commits = sorted((found.key for found in self._store.list(LOG) if found.key.endswith(".json")), reverse=True)
-        for key in commits[:1]:
-            commit = self._store.get(key)
-            try:
-                whole = bool(commit) and all(isinstance(json.loads(line), dict) for line in commit.splitlines())
-            except ValueError:
-                whole = False
-            if not whole:
-                self._store.delete(key)
-
-    def _meaning(self, error: Exception) -> StoreError:
-        return self._store.explain(error) or LakeDamaged(LOG, str(error).partition("\n")[0])
+            raise meaning(self._store, error) from error
 
     def vacuum(self) -> int:
         """Deletes files that left the table long ago, and parts that never came into it; returns how many."""
         try:
             return len(self._opened().vacuum(retention_hours=DEAD_KEPT_HOURS, dry_run=False, full=True))
         except (DeltaError, OSError) as error:
-            raise self._meaning(error) from error
+            raise meaning(self._store, error) from error
 
 
 # ---- with Spark ------------------------------------------------------------------------------------------------------
@@ -412,7 +335,7 @@ def read(spark: SparkSession, table: DerivedTable, paths: Sequence[str] | None =
         # Spark puts the columns of folders last, and takes each escaped byte of their values for a character.
         bent = set(table.partition_by) if any(_NOT_ASCII.search(path) for path in paths) else set()
         return frame.select(*[_straight(field) if field.name in bent else F.col(f"`{field.name}`") for field in wanted])
-    from headwater.spark.rewrite import parallelism
+    from headwater.spark.executor_tasks import parallelism
     from headwater.spark.table_parts import read_parts
 
     place = table.place

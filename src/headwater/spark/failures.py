@@ -64,7 +64,7 @@ def cause(error: BaseException) -> str:
             name, message = found[-1]
             return message.strip() if pattern is _OURS else f"{name}: {message.strip()}"
     if spark := [_STATE.sub("", said).strip() for said in _SPARK.findall(text)]:
-        # What Spark was doing, and what stood in its way.
+        # What Spark was doing, and the error that ended it.
         return spark[0] if spark[-1] == spark[0] else f"{spark[0]} {spark[-1]}"
     if java := _JAVA.findall(text):
         name, message = java[-1]
@@ -95,7 +95,7 @@ def refused(error: BaseException, columns: str = "") -> JobRefused:
 
 
 def quiet(spark: SparkSession) -> None:
-    """For somebody at a terminal: Spark's own account of a failure, pages of it, is left out; `cause` is told."""
+    """For a person at a terminal: without Spark's own account of a failure, which is pages long; `cause` is told."""
     logging.getLogger("SQLQueryContextLogger").disabled = True
     logging.getLogger("pyspark.sql.connect.client.logging").disabled = True
     if not is_connect(spark):

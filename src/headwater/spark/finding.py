@@ -1,8 +1,8 @@
-"""Where an erased stream may still be: `erase --find` looks beyond the lake, and changes nothing.
+"""Where an erased stream may still be: `erase --find` also looks outside the lake, and changes nothing.
 
 Owns what can be seen from here: the node's streams and subscriptions, tables and backups that the recorded runs of jobs
-or the caller name, and routes that read the stream. Never says that nothing is left anywhere: what nobody recorded
-is not looked at, and what could not be looked at is told.
+or the caller name, and routes that read the stream. Never says that nothing is left anywhere: what was not
+recorded is not looked at, and what could not be looked at is named.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from headwater.spark.job_runs import (
     silent,
 )
 from headwater.spark.jobs.erase import holdings, parts_of
+from headwater.spark.lake_listing import File, Listing, listings
 from headwater.spark.lake_place import Place
 from headwater.spark.node import Node
 from headwater.spark.options import BadOptions, parse
-from headwater.spark.rewrite import File, Listing, listings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -142,7 +142,7 @@ def _in_table(spark: SparkSession, place: Place, kind: str, bucket: str, name: s
     if not table.exists():
         return
     if not {"bucket", "stream"} <= set(table.schema.names):
-        raise JobRefused("it has no columns bucket and stream, so nobody can tell whose rows it holds")
+        raise JobRefused("it has no columns bucket and stream, so it cannot be told whose rows it holds")
     rows = read(spark, table).where((F.col("bucket") == bucket) & (F.col("stream") == name)).count()
     if rows:
         yield Finding(kind, place.url, f"{rows} rows; and what its older versions held")

@@ -123,7 +123,7 @@ class State(NamedTuple):
     losses: list[Loss]
     """Not older than the listing: what had left the files by then is among them."""
     cut: int | None
-    """How far the limit reaches, when everything is in memory; None also when it settles right now."""
+    """How far the limit reaches, when everything is in memory; None also while these records settle."""
 
 
 def look(node: Node, place: Place | None, asked: Mapping[int, Question]) -> dict[int, State]:

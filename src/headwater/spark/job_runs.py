@@ -25,7 +25,7 @@ RUNS_BUCKET = "_headwater"
 RUNS_MAX = 100_000
 RUNS_PER_APPEND = 100
 DONE, FINDINGS, FAILED = "done", "findings", "failed"
-"""How a run ended: with nothing to say; with something that somebody should look at; not at all."""
+"""How a run ended: with nothing to say; with findings that a person should look at; with an error."""
 PATIENCE_S = 10.0
 TOLD_MAX = 2_000
 COUNT_TOLD = 100
@@ -39,7 +39,7 @@ Work = Callable[..., dict[str, object]]
 
 class Progress(Protocol):
     def __call__(self, what: str, done: int, total: int | None) -> None:
-        """`done` of `total` (None: nobody knows) things of that kind."""
+        """`done` of `total` (None: not known) things of that kind."""
         ...
 
 
@@ -61,8 +61,8 @@ class JobRefused(Exception):
 def recorded(job: str, omit: Container[str] = (), **shown: Callable[[Any], object]) -> Callable[[Work], Work]:
     """Makes a function a job: its summary says how it went, how long that took and what it was given, and is recorded.
 
-    On the node that it is given as `node`, if there is one. `omit` names arguments that are nobody's business; `shown`
-    says how others are told. A job that another one runs is a part of that one. Raises what the function raises.
+    On the node that it is given as `node`, if there is one. `omit` names arguments that are not recorded; `shown`
+    says how others are written. A job that another one runs is a part of that one. Raises what the function raises.
     """
 
     def wrap(work: Work) -> Work:

@@ -24,9 +24,9 @@ from headwater.lake.writer import in_order
 from headwater.model import extent_rules
 from headwater.model.extent_rules import Fault, Part
 from headwater.spark.lake_file import LakeFile, extents_of, live_mask, spans
+from headwater.spark.lake_listing import File
 from headwater.spark.lake_place import Place
 from headwater.spark.node import Node
-from headwater.spark.rewrite import File
 
 STREAM, NEED, BLOB, EXTENT, FINDING, FILE = range(6)
 """Kinds of lines, in the order in which a stream's are looked at."""

@@ -1,4 +1,4 @@
-"""The Delta table of a lake, as it lists its files: for reads without a node, and for what files may hold.
+"""The Delta table of a lake, as it lists its files: for reads without a node, and to skip files.
 
 Owns reading that list. Never opens a file of the table.
 """
@@ -44,23 +44,20 @@ def table_names(place: Place) -> dict[str, dict[str, tuple[str, str]]]:
 
 def listed_table(place: Place) -> pa.Table:
     """What the newest version of the table says of its files. Raises StoreError."""
-    from deltalake import DeltaTable
-    from deltalake.exceptions import DeltaError, TableNotFoundError
+    from headwater.lake.delta_log import LOG, ROWS_HIDDEN_BY, read_files
 
     store = place.store()
-    try:
-        table = DeltaTable(store.uri, storage_options=store.storage_options or None)
-        features = {"deletionVectors", "columnMapping"} & set(table.protocol().reader_features or ())
-        if features:
-            raise StoreRefused(
-                f"the table at {store.uri} uses {', '.join(sorted(features))}: its files hold rows that do not count. "
-                "Read it through its node, or rewrite it without"
-            )
-        return pa.table(table.get_add_actions(flatten=True))
-    except TableNotFoundError:
-        raise ObjectMissing(f"_delta_log in {store.uri}: is it the place of a lake?") from None
-    except (DeltaError, OSError) as error:
-        raise store.explain(error) or StoreRefused(f"{store.uri}: {error}") from error
+    found = read_files(store)
+    if found is None:
+        raise ObjectMissing(f"{LOG} in {store.uri}: is it the place of a lake?")
+    table, listed = found
+    features = ROWS_HIDDEN_BY & set(table.protocol().reader_features or ())
+    if features:
+        raise StoreRefused(
+            f"the table at {store.uri} uses {', '.join(sorted(features))}: its files hold rows that do not count. "
+            "Read it through its node, or rewrite it without"
+        )
+    return listed
 
 
 def _column(listed: pa.Table, name: str) -> list[Any]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark import SparkConf
 
 HELD_BYTES_MAX = 1 << 20
-"""Of what the JVM says while it starts; what is beyond is dropped, the reason of a failure comes first."""
+"""Of what the JVM says while it starts; what comes after it is dropped: the reason of a failure comes first."""
 CONNECT_S = 3.0
 _STANDALONE, _CONNECT = "spark://", "sc://"
 CONNECT_PORT = 15_002
@@ -71,7 +71,7 @@ class Said:
             try:
                 os.write(2, part)
             except OSError:
-                pass  # nobody listens any more; the JVM must still be able to write
+                pass  # standard error was closed; the JVM must still be able to write
 
 
 def refusal(master: str) -> str | None:
@@ -135,6 +135,6 @@ def why(error: BaseException) -> str:
     found = _JAVA.findall(str(error)) or _REASON.findall(text)
     if not found:
         return next((line.strip().rstrip(".") for line in text.splitlines() if line.strip()), type(error).__name__)
-    # What was being done, and what stood in its way.
+    # What Spark was doing, and the error that ended it.
     first, last = (found[at].strip().rstrip(".") for at in (0, -1))
     return first if last in first else f"{first}: {last}"

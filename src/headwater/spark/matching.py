@@ -1,6 +1,6 @@
-"""Reads of what is not there: no stream goes by the name, the pattern or the bucket.
+"""Reads of streams that do not exist: nothing has the name, fits the pattern or is in the bucket.
 
-Owns the word about it. Never stops a read by itself: streams may come later, so that is for whoever asks for it.
+Says so in a warning. Never stops a read unless the caller asked for that: the streams may be created later.
 """
 
 from __future__ import annotations

@@ -6,21 +6,19 @@ not safe to repeat: each method says whether it is. Pickles as its address.
 
 from __future__ import annotations
 
-import http.client
 import json
 import re
-import ssl
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, Self
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 
-TIMEOUT_S = 120.0
+from headwater.client.backoff import Backoff
+from headwater.client.connection import Answer, Connection, Failed, Lost, NotConnected, address
+
 PATIENCE_S = 60.0
 """How long a call waits for a node that is away or busy before it gives up."""
 LOG_CHANGED = ("another_log", "log_set_back")
-PAUSE_S_MIN, PAUSE_S_MAX = 0.1, 5.0
 PLAN = "/__headwater/plan"
 _OF_GROUP = re.compile(r"/__headwater/groups/(\d+)/")
 
@@ -59,18 +57,11 @@ class LogChanged(DataLoss):
 
 
 class Seen(NamedTuple):
-    """What somebody knows of a group's log, and expects of it again."""
+    """What a reader has seen of a group's log, and expects to find in it again."""
 
     log: str
     incarnation: str
     position: int
-
-
-class Answer(NamedTuple):
-    status: int
-    headers: Mapping[str, str]
-    """Names in lower case."""
-    body: bytes
 
 
 _NONE: Mapping[int, Seen] = {}
@@ -85,10 +76,11 @@ class Node:
     def __init__(
         self, url: str, token: str | None = None, patience_s: float = PATIENCE_S, expects: Mapping[int, Seen] = _NONE
     ) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        server = address(url)
+        if server is None:
             raise NodeError(f"{url!r} is not the address of a node: write it as http://HOST:PORT")
         self.url = url.rstrip("/")
+        self._server = server
         self.token = token
         self._patience_s = patience_s
         self.expects = dict(expects)
@@ -127,40 +119,29 @@ class Node:
         connection that ends in the middle is tried again only if `repeat` (default: for GET and HEAD).
         """
         repeat = method in ("GET", "HEAD") if repeat is None else repeat
-        give_up_s = time.monotonic() + self._patience_s
-        pause_s = PAUSE_S_MIN
+        backoff = Backoff(self._patience_s)
         while True:
-            sent = False
+            asked_s = 0.0
+            why: Exception | None = None
             try:
-                connection = self._connection()
-                if connection.sock is None:
-                    connection.connect()
-                elif not repeat:
-                    # An idle connection may have been closed meanwhile; only a fresh one tells "not sent" for sure.
-                    connection.close()
-                    connection.connect()
-                sent = True
-                try:
-                    connection.request(method, self._path(path), body, self._headers(path, headers))
-                except OSError as error:
-                    answer = _early_answer(connection, error)
-                else:
-                    answer = _answer(connection)
-            except (OSError, http.client.HTTPException) as error:
-                self._drop()
-                if (sent and not repeat) or time.monotonic() + pause_s > give_up_s:
-                    if not sent:
-                        raise NodeError(f"no node answers at {self.url} ({error}): start one, or name it") from error
-                    raise NodeError(f"{method} {self.url}{path}: {error!r}") from error
+                answer = self._connection().request(method, path, self._headers(path, headers), body, fresh=not repeat)
+            except NotConnected as error:
+                failed, why = NodeError(f"no node answers at {self.url} ({error}): start one, or name it"), error
+            except Lost as error:
+                failed, why = NodeError(f"{method} {self.url}{path}: the connection was lost ({error})"), error
+                if not repeat:
+                    raise failed from error
+            except Failed as error:
+                raise NodeError(f"{method} {self.url}{path}: {error}") from error
             else:
                 if answer.status < 400:
                     return answer
-                refused = self._refused(method, path, answer)
-                if answer.status not in (429, 503) or time.monotonic() + pause_s > give_up_s:
-                    raise refused
-                pause_s = max(pause_s, min(_seconds(answer.headers.get("retry-after")), PAUSE_S_MAX))
-            time.sleep(pause_s)
-            pause_s = min(pause_s * 2, PAUSE_S_MAX)
+                failed = self._refused(method, path, answer)
+                if answer.status not in (429, 503):
+                    raise failed
+                asked_s = _seconds(answer.headers.get("retry-after"))
+            if not backoff.wait(asked_s):
+                raise failed from why
 
     def json(self, method: str, path: str, body: object = None, *, repeat: bool | None = None) -> Any:
         """The same with JSON both ways."""
@@ -258,26 +239,11 @@ class Node:
 
     # ---- the connection -------------------------------------------------------------------------------------------
 
-    def _connection(self) -> http.client.HTTPConnection:
-        kept: http.client.HTTPConnection | None = getattr(self._mine, "connection", None)
+    def _connection(self) -> Connection:
+        kept: Connection | None = getattr(self._mine, "connection", None)
         if kept is None:
-            parts = urlsplit(self.url)
-            host = parts.hostname or ""
-            if parts.scheme == "https":
-                context = ssl.create_default_context()
-                kept = http.client.HTTPSConnection(host, parts.port or 443, timeout=TIMEOUT_S, context=context)
-            else:
-                kept = http.client.HTTPConnection(host, parts.port or 80, timeout=TIMEOUT_S)
-            self._mine.connection = kept
+            kept = self._mine.connection = Connection(self._server)
         return kept
-
-    def _drop(self) -> None:
-        kept = getattr(self._mine, "connection", None)
-        if kept is not None:
-            kept.close()
-
-    def _path(self, path: str) -> str:
-        return urlsplit(self.url).path.rstrip("/") + path
 
     def _headers(self, path: str, headers: Mapping[str, str] | None) -> dict[str, str]:
         found = dict(headers or {})
@@ -297,12 +263,7 @@ class Node:
         return "" if seen is None else _spelled(seen)
 
     def _refused(self, method: str, path: str, answer: Answer) -> NodeError:
-        code, message = "", answer.body[:500].decode(errors="replace")
-        try:
-            error = json.loads(answer.body)["error"]
-            code, message = str(error["code"]), str(error["message"])
-        except (ValueError, KeyError, TypeError):
-            pass
+        code, message = answer.error()
         if self.expects and code in LOG_CHANGED:
             return LogChanged(self.url, code, message)
         return NodeRefused(f"{method} {self.url}{path}", answer.status, code, message, answer.headers)
@@ -310,27 +271,6 @@ class Node:
 
 def _spelled(seen: Seen) -> str:
     return "/".join(map(str, seen))
-
-
-def _answer(connection: http.client.HTTPConnection) -> Answer:
-    response = connection.getresponse()
-    headers = {name.lower(): value for name, value in response.getheaders()}
-    return Answer(response.status, headers, response.read())
-
-
-def _early_answer(connection: http.client.HTTPConnection, error: OSError) -> Answer:
-    """A node that refuses a body need not read all of it: its answer may be there when sending fails.
-
-    Raises `error` when it is not.
-    """
-    try:
-        answer = _answer(connection)
-    except (OSError, http.client.HTTPException):
-        raise error from None
-    connection.close()
-    if answer.status < 400:
-        raise error  # nothing that was not sent in full is done
-    return answer
 
 
 def _seconds(text: str | None) -> float:

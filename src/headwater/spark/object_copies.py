@@ -16,9 +16,9 @@ import pyarrow as pa
 
 from headwater.lake.store import ObjectMissing, ObjectStore
 from headwater.spark.backup_store import digest
+from headwater.spark.executor_tasks import parallelism, told, watching
 from headwater.spark.job_runs import Progress
 from headwater.spark.lake_place import Place
-from headwater.spark.rewrite import parallelism, told, watching
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,6 +1,6 @@
 """Spark's offset of a streaming read, as JSON in its checkpoint.
 
-Owns the shape. Never judges whether a node still has what it speaks of: `resuming` does.
+Owns the shape. Never judges whether a node still has those positions: `resuming` does.
 
     {"0": 81236, "1": 90,                               the position of each group; the rest is beside them
      "logs": {"0": {"log": "5b0c…",                     of which log each is a position, and the newest incarnations

@@ -167,7 +167,7 @@ def furthest(node: Node, place: Place | None, group: int, state: State, question
         return min(cut, end)
     if at > start:
         return at
-    # It settles right now, and the lake has it by the next look.
+    # These records are just settling: the lake has them when it is asked again.
     return furthest(node, place, group, look(node, place, {group: question})[group], question, end)
 
 

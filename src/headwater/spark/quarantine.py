@@ -1,4 +1,4 @@
-"""How many records of a derived table may be set aside before a run is one that somebody should look at.
+"""How many records of a derived table may be set aside before its run ends with findings.
 
 Owns that bound. Never sets a record aside: `derive` does.
 """
@@ -12,7 +12,7 @@ from headwater.spark.job_runs import JobRefused
 
 
 class Allowed(NamedTuple):
-    """How many records may go to the quarantine before somebody should look at it."""
+    """How many records may go to the quarantine before the run ends with findings."""
 
     records: int
     percent: float | None = None

@@ -1,6 +1,6 @@
 """Ranges of the log as work: which files hold a range, how far a number of rows reaches, and how work is shared out.
 
-Owns the arithmetic, on what the node tells of its files. Never asks anybody and never opens a file.
+Owns the arithmetic, on what the node tells of its files. Never asks a node and never opens a file.
 
 A range is (after, until] of one group: records with after < position <= until. The same range is the same records for
 ever, wherever they lie by now.
@@ -75,7 +75,7 @@ class Share(NamedTuple):
 
     pieces: list[Piece]
     whole: list[Range] | None
-    """Ranges that nobody else works on, so that they can be read anew from other files; None: there are none such."""
+    """Ranges that no other task reads, so that this one can read them again from other files; None: there are none."""
 
 
 def file_of(facts: dict[str, Any]) -> File:
@@ -166,7 +166,7 @@ def share_out(pieces: Sequence[Piece], wanted: Range, size: float) -> list[Share
     shares: list[list[Piece]] = [[]]
     held = 0.0
     for piece in split:
-        # To the nearer side of the mark: the last task would otherwise be left with crumbs, or with too much.
+        # To the nearer side of the mark: otherwise the last task would get very little, or too much.
         if shares[-1] and held + piece.size_bytes / 2 > size * len(shares):
             shares.append([])
         shares[-1].append(piece)

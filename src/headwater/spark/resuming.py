@@ -1,14 +1,16 @@
-"""Going on from an offset: whether the groups' logs still have what it speaks of, and from where on if not.
+"""Whether a read can continue from an offset: whether the groups' logs still have its positions, and where to continue
+if they do not.
 
-Owns the refusal, and where a read goes on that is told to do without what is lost. Never reads a record.
+Owns the refusal, and where a read continues that was told to accept the loss. Never reads a record.
 
 Of each group:
 
-    the offset's log and history      -> from its position
-    its log, restored or cut          -> DataLoss, or from where both histories part
-    another log                       -> DataLoss, or from the earliest record
-    no word of a log, and beyond it   -> the same
-    no word of the group              -> the same
+    the offset's log and history                 -> from its position
+    its log, restored or cut                     -> DataLoss, or from where both histories part
+    another log                                  -> DataLoss, or from the earliest record
+    it names no log, and a position that the
+    group's log has not reached                  -> the same
+    it does not name the group                   -> the same
 """
 
 from __future__ import annotations
@@ -112,7 +114,7 @@ def _where(lost: dict[int, _Lost], groups_count: int) -> str:
     """Where a read goes on that does without what is lost."""
     said = []
     for group, one in lost.items():
-        parted = f"behind position {one.position}, up to which both agree"
+        parted = f"after position {one.position}, up to which both agree"
         of_group = "" if groups_count == 1 else f" of group {group}"
         said.append((parted if one.position else "with the earliest record of this log") + of_group)
     return ", ".join(said) or "with the groups that there are"

@@ -87,7 +87,7 @@ class Shape:
             return
         columns = [self._column(rows, field) for field in self.arrow]
         shaped = pa.Table.from_arrays(columns, schema=self.arrow)
-        # One batch of 64 k rows is dearer to join and cheaper to pass on than sixteen row groups' of 4 k each.
+        # One batch of 64 k rows costs more to join, and less to pass on, than sixteen of 4 k rows each.
         yield from shaped.combine_chunks().to_batches(max_chunksize=BATCH_ROWS_MAX)
 
     @staticmethod

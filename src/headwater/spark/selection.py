@@ -26,7 +26,7 @@ NAMES_ASKED = 1_000
 NAMES_TOLD = 5
 
 Bounds = Callable[[str], tuple[str, str] | None]
-"""Least and greatest value of a column; None when nobody knows."""
+"""Least and greatest value of a column; None when they are not known."""
 
 
 class _Limit(NamedTuple):

@@ -11,14 +11,14 @@ So P has a chunk's number when, and only when, all of it is there; and `splits` 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import msgspec
 
+from headwater.client.backoff import Backoff
 from headwater.spark.chunks import Chunk
-from headwater.spark.node import PAUSE_S_MAX, PAUSE_S_MIN, Node, NodeError, NodeRefused
+from headwater.spark.node import Node, NodeError, NodeRefused
 from headwater.spark.splits import Splits
 
 PATH = "/__headwater/append"
@@ -115,22 +115,18 @@ class Sender:
         """Returns how many of them the node had already, when all are there."""
         known = self.chunks_known
         counts = self.chunks, self.rows, self.chunks_known, self.rows_known
-        give_up_s = time.monotonic() + self._patience_s
-        pause_s = PAUSE_S_MIN
+        backoff = Backoff(self._patience_s)
         while entries:
             left = self._post(entries, set(), of_a_chunk)
             if len(left) < len(entries):
-                give_up_s, pause_s = time.monotonic() + self._patience_s, PAUSE_S_MIN
+                backoff.restart()
             entries = left
-            if entries:
-                if time.monotonic() + pause_s > give_up_s:
-                    raise SinkFailed(
-                        f"{self._node.url} has taken nothing for {self._patience_s:.0f} s "
-                        f"({len(entries)} chunks wait, the first for {entries[0].stream!r}): "
-                        "see whether it can write to its lake and its disk"
-                    )
-                time.sleep(pause_s)
-                pause_s = min(pause_s * 2, PAUSE_S_MAX)
+            if entries and not backoff.wait():
+                raise SinkFailed(
+                    f"{self._node.url} has taken nothing for {self._patience_s:.0f} s "
+                    f"({len(entries)} chunks wait, the first for {entries[0].stream!r}): "
+                    "see whether it can write to its lake and its disk"
+                )
         known = self.chunks_known - known
         if of_a_chunk:  # whoever sends a chunk's records counts it
             self.chunks, self.rows, self.chunks_known, self.rows_known = counts
@@ -190,7 +186,7 @@ class Sender:
             )
         if entry.stream in held:
             return [entry]
-        if self._is_there(entry):  # whole: the node took more when it came
+        if self._is_there(entry):  # in one piece: the node took larger requests when it was sent
             self._count(entry, True)
             return []
         self._splits.add(entry.stream, entry.producer_seq)

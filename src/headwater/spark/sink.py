@@ -39,7 +39,7 @@ BATCH_PROPERTY = "streaming.sql.batchId"
 QUERY_PROPERTY = "sql.streaming.queryId"
 EPOCH_MAX = (1 << 53) - 1
 REACH_S = 5.0
-"""After so long it is told that nobody answers."""
+"""After so long the caller is told that no node answers."""
 RETRY_S_MAX = 86_400.0
 HASHES_MAX = 131_072
 """How many streams of a task are compared with other tasks' one by one; of more, those with the lowest hashes."""
@@ -478,4 +478,4 @@ def _report(file: str, facts: dict[str, object]) -> None:
         with open(os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "a") as out:
             out.write(json.dumps(facts) + "\n")
     except OSError:
-        pass  # what was written matters more; with a driver elsewhere nobody reads it
+        pass  # what was written matters more; with a driver elsewhere it is not read

@@ -1,6 +1,6 @@
 """The batch read of `format("headwater")`: what Spark plans with and what its tasks run.
 
-Owns the meeting with Spark's batch API. Never plans or reads itself: `planning` and `reading` do.
+What Spark's batch API calls. Never plans or reads itself: `planning` and `reading` do.
 
 Filters are not pushed down. Spark (4.3) keeps what was planned for one query's filters with the frame, and runs other
 queries of that frame on it: `frame.where(a).union(frame.where(b))` would lose rows of one or the other.

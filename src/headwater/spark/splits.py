@@ -39,7 +39,7 @@ class Splits:
         """From now on it does: on return the node has it on stable storage."""
         self._node.put_stream(self._name, _TEXT["Content-Type"], {"Stream-TTL": str(KEPT_S)})
         body = f"{_line(stream, seq)}\n".encode()
-        # Twice is as good as once.
+        # A line that is there twice means the same as one.
         self._node.call("POST", self._node.stream_path(self._name), body, _TEXT, repeat=True)
         self._known = (self._known or set()) | {_line(stream, seq)}
 

@@ -1,6 +1,6 @@
-"""The streaming read of `format("headwater")`: micro-batches by position, as large as asked for, lag in sight.
+"""The streaming read of `format("headwater")`: micro-batches by position, as large as asked for, and their lag.
 
-Owns the meeting with Spark's streaming API. Never keeps anything: Spark's offset says all (see `offsets`).
+What Spark's streaming API calls. Keeps nothing between batches: Spark's offset says all (see `offsets`).
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"{shown(was)}, then read {shown(now)}"
             )
         if self._options.added_from == EARLIEST:
-            asked.selection_of(was)  # complains now if it cannot be told
+            asked.selection_of(was)  # raises now if it cannot be told
             return Past(was, {})
         if self._warned:
             return None
@@ -210,7 +210,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         before, until = offset_of(start), offset_of(end)
         options = self._options
         if until.past is not None:
-            # From the earliest record on: what is gone was gone before anybody asked for it.
+            # From the earliest record on: what is gone was gone before the query began.
             options = options._replace(selection=replace(options.selection, minus=asked.selection_of(until.past.of)))
         resumed, wanted = self._wanted(before, until, end)
         states = {
@@ -277,7 +277,7 @@ def _questions(lows: Positions, highs: Positions, rows_max: int | None, bytes_ma
     """What is asked of each group: its share of the limits, by how much it has left."""
     left = {group: max(highs.get(group, 0) - low, 0) for group, low in lows.items()}
     if not any(left.values()):
-        left = dict.fromkeys(lows, 1)  # nobody knows better
+        left = dict.fromkeys(lows, 1)  # nothing better is known
     rows, sizes = (None if most is None else limits_by_group(most, left) for most in (rows_max, bytes_max))
     return {
         group: Question(low, None if rows is None else rows[group], None if sizes is None else sizes[group])

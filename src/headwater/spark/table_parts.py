@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from headwater.lake.arrow_file import open_parquet
 from headwater.spark.lake_place import Place
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 PART_BYTES = 96 << 20
 """Rows of one part before it is written, as they lie in memory; about a quarter of it on disk."""
 HELD_BYTES_MAX = 256 << 20
-"""Rows a task holds for all its parts; beyond it the largest part is written early."""
+"""Rows a task holds for all its parts; with more the largest part is written early."""
 STATISTICS_COUNT_MAX = 32
 """Columns with statistics, from the left: they make the table's log longer."""
 _PARTS = "output int, path string, size_bytes bigint, row_count bigint, statistics string, partition string"
@@ -200,7 +201,7 @@ def read_parts(
     store = place.store()
     for batch in paths:
         for path in batch.column(0).to_pylist():
-            found = pq.read_table(pa.BufferReader(store.get(path)))
+            found = open_parquet(pa.BufferReader(pa.py_buffer(store.get(path)))).read(use_threads=False)
             values = dict(part.partition("=")[::2] for part in path.split("/")[:-1])
             for rows in found.to_batches(max_chunksize=65_536):
                 columns = []

@@ -79,7 +79,7 @@ class Hints:
         self._me = engine.questions.me
         engine.questions.register("subscriptions_watch", self._answer_watch)
         engine.questions.register("subscriptions_news", self._answer_news)
-        if engine.questions.count > 1:
+        if not engine.questions.alone:
             engine.observe(self)
 
     def close(self) -> None:

@@ -48,7 +48,7 @@ class Neighbours:
         self.held: Counter[Interest] = Counter()
         """What a request that is under way wants to hear of before the index knows it."""
         questions = engine.questions
-        self._all = {member: _Neighbour(self, member) for member in range(questions.count) if member != questions.me}
+        self._all = {member: _Neighbour(self, member) for member in questions.everyone if member != questions.me}
 
     @property
     def members(self) -> list[int]:

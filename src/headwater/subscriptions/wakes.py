@@ -10,11 +10,11 @@ import asyncio
 from collections.abc import Callable
 from heapq import heappop, heappush
 
-from headwater.engine.engine import Engine, NotOwned
+from headwater.engine.engine import Engine
 from headwater.engine.group import Group
 from headwater.engine.outcome_future import OutcomeFuture
 from headwater.engine.pending_answers import Outcome
-from headwater.errors import Failure, GroupMoved, LogUnavailable, Overloaded
+from headwater.errors import Failure, GroupMoved, LogUnavailable, NotServedHere, Overloaded
 from headwater.model import subscriptions as model
 from headwater.model.subscriptions import WEBHOOK, Subscription
 from headwater.ports import Rng
@@ -66,11 +66,11 @@ class Wakes:
     # ---- events -------------------------------------------------------------------------------------------------
 
     def group(self, name: str) -> Group:
-        """The group of this process that the subscription lives in. Raises NotOwned."""
+        """The group of this process that the subscription lives in. Raises NotServedHere."""
         number = self._engine.home(f"{model.RESERVED}/{name}")
         owned = self._engine.owned.get(number)
         if owned is None:
-            raise NotOwned(number)
+            raise NotServedHere(number)
         return owned.group
 
     def registry(self, name: str) -> Registry:

@@ -11,8 +11,8 @@ from typing import Annotated
 
 import typer
 
-from headwater.cli.client import printable
 from headwater.cli.pipeline.common import IMPATIENCE_S, URL_DEFAULT, Token, Url, job_command, telling
+from headwater.client.connection import printable
 
 app = typer.Typer(help="Run the data pipeline on Spark, and see how its jobs went.", no_args_is_help=True)
 run_app = typer.Typer(help="Run a job. `headwater doctor` says what it needs.", no_args_is_help=True)

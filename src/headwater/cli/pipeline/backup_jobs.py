@@ -10,9 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
-from headwater.cli.client import printable
 from headwater.cli.pipeline.common import URL_DEFAULT, Master, Token, Url, run, show, sparked, telling
 from headwater.cli.progress import progress
+from headwater.client.connection import printable
 
 Endpoint = Annotated[
     str | None, typer.Option("--endpoint", metavar="URL", help="S3 server of the backups, if not Amazon's.")

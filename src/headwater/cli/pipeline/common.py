@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from headwater.cli.client import printable
 from headwater.cli.progress import progress
+from headwater.client.connection import printable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,7 +49,7 @@ Verbose = Annotated[
 ]
 URL_DEFAULT = "http://127.0.0.1:4437"
 IMPATIENCE_S = 2.0
-"""How long somebody at a terminal waits for a node that may not be there at all."""
+"""How long a person at a terminal waits for a node that may not be there at all."""
 
 Job = Callable[["SparkSession", "Node", "Progress"], dict[str, object]]
 _verbose: ContextVar[bool] = ContextVar("verbose", default=False)
@@ -105,7 +105,7 @@ def sparked(name: str, master: str | None, **conf: str) -> Iterator[SparkSession
 
 
 def ended(summary: dict[str, object]) -> None:
-    """Exit code 1 for a job that found something that somebody should look at."""
+    """Exit code 1 for a job that ended with findings."""
     if summary.get("outcome", "done") != "done":
         raise typer.Exit(1)
 

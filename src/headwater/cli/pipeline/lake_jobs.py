@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from headwater.cli.client import printable
 from headwater.cli.pipeline.common import IMPATIENCE_S, URL_DEFAULT, Master, Token, Url, ended, run, telling
+from headwater.client.connection import printable
 from headwater.config import Setting
 from headwater.setting_values import GIB, MIB, TIB, Wrong, parsed
 

@@ -19,7 +19,7 @@ from headwater.config import Settings
 from headwater.doors.http import headers as parse
 from headwater.doors.http.bulk_answers import Answer, Gather
 from headwater.doors.http.bulk_entries import AT_ONCE_BYTES_MAX, REQUEST_TIMES, BulkEntry, Pause, bulk_entries
-from headwater.doors.http.by_owner import admit, ask_owner, other_owner
+from headwater.doors.http.by_owner import ask_owner, other_owner
 from headwater.doors.http.exchange import Exchange
 from headwater.doors.http.slices import Work
 from headwater.engine import buckets as engine_buckets
@@ -82,7 +82,7 @@ class Batches:
         self._settings = settings
         self._records_max = settings.append_records_max
         self._questions = engine.questions
-        self._is_split = engine.questions.count > 1
+        self._is_split = not engine.questions.alone
         engine.questions.register("append_entries", self._answer_entries)
 
     def append_batch(self, exchange: Exchange, key: str) -> None:
@@ -188,12 +188,17 @@ class Batches:
         """True when another process has to submit it, which is provided for, or when it was sent here in vain."""
         if wish.placed is not None:
             try:
-                admit(self._engine, wish.key, wish.placed, wish.command.create is not None)
+                placed = wish.placed
+                self._engine.admit(wish.key, placed.group, placed.version, wish.command.create is not None)
             except Failure as failure:
                 request.gather.resolve(index, failure)
                 return True
             return False
-        owner = other_owner(self._engine, wish.key) if self._is_split else None
+        try:
+            owner = other_owner(self._engine, wish.key) if self._is_split else None
+        except Failure as failure:
+            request.gather.resolve(index, failure)
+            return True
         if owner is None:
             return False
         there = wish if owner.placed is None else msgspec.structs.replace(wish, placed=owner.placed)

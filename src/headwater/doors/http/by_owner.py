@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 from headwater.doors import faults
 from headwater.doors.http import failures
 from headwater.doors.http.bulk_answers import Answer
-from headwater.engine.engine import Engine, NotOwned
+from headwater.engine.engine import Engine
 from headwater.engine.placements import Placement
 from headwater.engine.questions import Questions
 from headwater.errors import Failure, MemberUnavailable
@@ -30,7 +30,8 @@ class Owner(NamedTuple):
 
 
 def other_owner(engine: Engine, key: str) -> Owner | None:
-    """The process that a stream's commands go to; None: this one. Of a node with several groups."""
+    """The process that a stream's commands go to; None: this one. Of a node with several groups. Raises
+    MemberUnavailable."""
     home = engine.home(key)
     if home not in engine.owned:
         return Owner(engine.questions.owner(home), None)
@@ -38,14 +39,6 @@ def other_owner(engine: Engine, key: str) -> Owner | None:
     if placed is None or placed.group in engine.owned:
         return None
     return Owner(engine.questions.owner(placed.group), placed)
-
-
-def admit(engine: Engine, key: str, placed: Placement, creates: bool) -> None:
-    """Takes what was sent here by a placement (see `Engine.admit`). Raises MemberUnavailable."""
-    try:
-        engine.admit(key, placed.group, placed.version, creates)
-    except NotOwned:
-        raise MemberUnavailable(engine.questions.owner(placed.group)) from None
 
 
 async def ask_owner(

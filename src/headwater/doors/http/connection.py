@@ -330,8 +330,8 @@ class Connection(asyncio.Protocol):
         self._stop_streamer()
         if self._lingering:
             self.abort()
-        elif not self.exchanges:
-            self.close()
+        elif not self.exchanges and self._phase == IDLE:
+            self.close()  # one whose request is still arriving is answered first
 
     @property
     def closing(self) -> bool:

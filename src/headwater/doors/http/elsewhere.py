@@ -15,9 +15,9 @@ from collections.abc import Callable
 
 from headwater.cluster.forwarding import PLACED, Forwarder
 from headwater.doors.http.exchange import Exchange
-from headwater.engine.engine import Engine, NotOwned
+from headwater.engine.engine import Engine
 from headwater.engine.fork_placement import ForkPlacement
-from headwater.errors import MemberUnavailable
+from headwater.errors import MemberUnavailable, NotServedHere
 from headwater.model.names import SUBSCRIPTIONS
 
 _MARK = re.compile(rb"([0-9]{1,9})/([0-9]{1,19})")
@@ -45,11 +45,8 @@ class Elsewhere:
                 return
             found = _MARK.fullmatch(mark)
             if found is None:
-                raise MemberUnavailable(engine.questions.owner(home))
-            try:
-                engine.admit(key, int(found[1]), int(found[2]), exchange.request.method == b"PUT")
-            except NotOwned:
-                raise MemberUnavailable(engine.questions.owner(home)) from None
+                raise NotServedHere(home)
+            engine.admit(key, int(found[1]), int(found[2]), exchange.request.method == b"PUT")
             act()
         elif source is not None or (exchange.request.method == b"PUT" and self._placing.is_deciding(key)):
             exchange.run(self._created(exchange, key, source, act))
@@ -72,7 +69,9 @@ class Elsewhere:
             act()
         else:
             mark = b"%d/%d" % (placed.group, placed.version)
-            self._forwarder.forward(exchange, self._engine.questions.owner(placed.group), mark)
+            member = self._engine.questions.owner(placed.group)
+            answered = self._placing.sent(key) if exchange.request.method == b"PUT" else None
+            self._forwarder.forward(exchange, member, mark, answered)
 
     def group(self, exchange: Exchange, group: int, act: Callable[[], None]) -> None:
         """Calls `act` when this process serves the group, and sends the request on otherwise."""
@@ -81,7 +80,13 @@ class Elsewhere:
         elif exchange.internal:
             raise MemberUnavailable(self._engine.questions.owner(group))
         else:
-            self._forwarder.forward(exchange, self._engine.questions.owner(group))
+            member = self._engine.questions.owner(group)
+            location = self._forwarder.location(exchange, member)
+            if location is None:
+                self._forwarder.forward(exchange, member)
+            else:
+                headers = [("Location", location), ("Cache-Control", "no-store")]
+                exchange.reply(exchange.responder.full(307, headers, b"", exchange.request.keep_alive))
 
     def subscription(self, exchange: Exchange, name: str, act: Callable[[], None]) -> None:
         """The same for the group that a subscription lives in."""

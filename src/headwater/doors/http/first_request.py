@@ -15,6 +15,8 @@ from headwater.model import names
 
 FLAT = parse.FLAT_PREFIX.encode()
 GROUP = re.compile(rb"/__headwater/groups/([0-9]{1,9})(?:/|$)")
+PAGES = frozenset((b"/healthz", b"/readyz", b"/metrics"))
+"""They look like buckets, and every process answers them."""
 SUBSCRIPTION = re.compile(re.escape(FLAT) + rb"__ds/subscriptions/([^/]+)")
 
 
@@ -34,7 +36,7 @@ def group_of_first(first: bytes, engine: Engine, name_bytes_max: int) -> int | N
             return engine.home(f"{names.SUBSCRIPTIONS}/{parse.path_text(subscription[1])}")
         if path.startswith(FLAT):
             return engine.place(names.flat_key(parse.path_text(path[len(FLAT) :]), name_bytes_max))
-        if path.startswith(b"/__"):
+        if path.startswith(b"/__") or path in PAGES:
             return None
         parts = [parse.path_text(part) for part in path.removeprefix(b"/ds").split(b"/")]
         if len(parts) == 2 and names.is_bucket(parts[1]):

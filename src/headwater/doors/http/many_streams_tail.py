@@ -25,7 +25,7 @@ from urllib.parse import quote, unquote_to_bytes
 
 import msgspec
 
-from headwater.cluster.members import Members
+from headwater.cluster.membership import Membership
 from headwater.config import Settings
 from headwater.doors.http import headers as parse
 from headwater.doors.http import sse
@@ -37,7 +37,7 @@ from headwater.engine.feed import Batch, Feed
 from headwater.engine.group import Group
 from headwater.engine.listing import keys_below
 from headwater.engine.loaded_stream import LoadedStream
-from headwater.errors import BadQuery, Failure, MethodNotAllowed, NoSuchRoute
+from headwater.errors import BadQuery, Failure, MethodNotAllowed, NoOwner, NoSuchRoute
 from headwater.model.names import DEFAULT_BUCKET
 
 STREAMS_MAX = 1_000
@@ -59,7 +59,7 @@ class _Wanted(NamedTuple):
 
 
 class Tails:
-    def __init__(self, engine: Engine, settings: Settings, members: Members) -> None:
+    def __init__(self, engine: Engine, settings: Settings, members: Membership) -> None:
         self._engine = engine
         self._settings = settings
         self._members = members
@@ -74,15 +74,15 @@ class Tails:
             raise MethodNotAllowed("GET, OPTIONS")
         internal = exchange.internal
         groups = sorted(self._engine.owned) if internal else list(range(self._engine.groups_count))
-        wanted = self._wanted(request.headers.get(b"last-event-id"), query, groups)
+        wanted = self._wanted(request.headers.get(b"last-event-id"), query, groups, internal)
         if internal:
             wanted = wanted._replace(aliased=_aliased(query))
-        if internal or self._members.count == 1:
+        if internal or self._members.alone:
             self._open(exchange, wanted, {}, [])
         else:
             exchange.run(self._open_with_others(exchange, query, wanted))
 
-    def _wanted(self, last_event_id: bytes | None, query: bytes, groups: list[int]) -> _Wanted:
+    def _wanted(self, last_event_id: bytes | None, query: bytes, groups: list[int], internal: bool) -> _Wanted:
         wanted = parse.query(query, ("bucket", "prefix", "after", "from"))
         keys = self._named(query)
         bucket = wanted.get("bucket")
@@ -95,8 +95,11 @@ class Tails:
         if token is None and begin not in ("now", "start"):
             raise BadQuery("from", "expected now or start")
         after = None if token is None else positions_of(token)
-        if token is not None and (after is None or sorted(after) != groups):
+        if token is not None and (after is None or (sorted(after) != groups and not internal)):
             raise BadQuery("after", "expected the id of an event of this endpoint")
+        if after is not None and sorted(after) != groups:
+            # Another process asks, and a group has changed its owner meanwhile.
+            raise NoOwner(min(after.keys() ^ set(groups)))
         start = "" if bucket is None else f"{bucket}/{wanted.get('prefix', '')}"
         return _Wanted(keys, start, after, token is None and begin == "start", {})
 
@@ -141,12 +144,10 @@ class Tails:
     async def _open_with_others(self, exchange: Exchange, query: bytes, wanted: _Wanted) -> None:
         members = self._members
         wanted = wanted._replace(aliased=await self._aliases(wanted.keys))
-        tails = {member: MemberTail(member) for member in members.others if members.groups_of(member)}
+        groups = {member: members.groups_of(member) for member in members.everyone if member != members.me}
+        tails = {member: MemberTail(member) for member, some in groups.items() if some}
         opened = await asyncio.gather(
-            *(
-                tail.open(members.http_path(member), _target(query, wanted, members, member))
-                for member, tail in tails.items()
-            ),
+            *(tail.open(members, _target(query, wanted, groups[member])) for member, tail in tails.items()),
             return_exceptions=True,
         )
         try:
@@ -155,6 +156,7 @@ class Tails:
                 if isinstance(found, BaseException):
                     raise found
                 there.update(found)
+            self._demand_all_groups(there)
             if not exchange.connection.closing:
                 self._open(exchange, wanted, there, list(tails.values()))
                 return
@@ -168,10 +170,20 @@ class Tails:
         for tail in tails.values():
             tail.close()
 
+    def _demand_all_groups(self, there: dict[int, int]) -> None:
+        """Raises NoOwner when a group is neither served here nor told of by another process."""
+        for group in range(self._engine.groups_count):
+            if (group in there) == (group in self._engine.owned):
+                raise NoOwner(group)
+
     @staticmethod
     def _position(wanted: _Wanted, group: Group) -> int:
         if wanted.after is not None:
-            return wanted.after[group.number]
+            position = wanted.after[group.number]
+            if position > group.log.synced:
+                why = f"it lies after the end of group {group.number}'s log, which was set back or is another one"
+                raise BadQuery("after", f"{why}; begin again with from=now or from=start")
+            return position
         return 0 if wanted.from_start else group.log.synced
 
     def _places(self, wanted: _Wanted) -> dict[int, list[str]]:
@@ -216,13 +228,12 @@ def _aliased(query: bytes) -> dict[str, int]:
     return {key: int(group) for group, _, key in found}
 
 
-def _target(query: bytes, wanted: _Wanted, members: Members, member: int) -> bytes:
+def _target(query: bytes, wanted: _Wanted, groups: list[int]) -> bytes:
     """What another member is asked for: the same, of its own groups."""
     parts = [part for part in query.split(b"&") if part.startswith(b"stream=")]
     if not wanted.keys:
         bucket, _, prefix = wanted.start.partition("/")
         parts.append(f"bucket={quote(bucket, safe='')}&prefix={quote(prefix, safe='')}".encode())
-    groups = members.groups_of(member)
     for key, group in wanted.aliased.items():
         if group in groups:
             parts.append(f"aliased={group}:{quote(key, safe='')}".encode())

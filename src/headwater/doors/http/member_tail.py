@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 
+from headwater.cluster.membership import HTTP, Membership
 from headwater.errors import MemberUnavailable
 
 OPEN_TIMEOUT_S = 30.0
@@ -61,13 +62,13 @@ class MemberTail(asyncio.Protocol):
         self._ended: Callable[[], None] | None = None
         self.over = False
 
-    async def open(self, path: str, target: bytes) -> dict[int, int]:
+    async def open(self, members: Membership, target: bytes) -> dict[int, int]:
         """Connects and asks; returns the positions that it begins at, by group. Nothing is read until `attach`.
 
         Raises MemberUnavailable, or Refused.
         """
         try:
-            await asyncio.get_running_loop().create_unix_connection(lambda: self, path)
+            await members.connect(self._member, HTTP, self)
             if self._transport is not None:
                 # HTTP/1.0: the answer has no chunks, and ends with the connection.
                 self._transport.write(b"GET %b HTTP/1.0\r\nhost: member\r\n\r\n" % target)

@@ -27,8 +27,7 @@ from headwater.doors.http.first_request import FLAT, GROUP, SUBSCRIPTION
 from headwater.doors.http.snapshots import Snapshots
 from headwater.doors.http.wire import KnownHead
 from headwater.engine.buckets import DIRECTORY
-from headwater.engine.engine import NotOwned
-from headwater.errors import MethodNotAllowed, NoSuchRoute
+from headwater.errors import MethodNotAllowed, NoSuchRoute, NotServedHere
 from headwater.errors.node import RETRY_AFTER_S
 from headwater.model import names
 
@@ -114,7 +113,7 @@ class Routes:
         try:
             if self._streams.append_again(exchange, known.memo):
                 return True
-        except NotOwned:
+        except NotServedHere:
             known.memo = None  # its stream was deleted, and the name is now placed in another process
             return False
         return self._elsewhere is not None and self._elsewhere.again(exchange, known.memo)

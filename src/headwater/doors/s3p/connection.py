@@ -20,9 +20,8 @@ from headwater.doors.s3p.exclusive import Alone, Reading, Trimming, Undecided
 from headwater.doors.s3p.replies import Failure as Refusal
 from headwater.doors.s3p.shared import Server
 from headwater.doors.s3p.wire import Parser
-from headwater.engine.engine import NotOwned
 from headwater.engine.pending_answers import Outcome
-from headwater.errors import ShuttingDown
+from headwater.errors import NotServedHere, ShuttingDown
 from headwater.model import commands as model
 from headwater.model.events import Appended
 
@@ -260,7 +259,7 @@ class Connection(asyncio.Protocol):
             if more_max and self.waiting:
                 waiter.counts = self._join_run(command, key, more_max) or waiter.counts
             server.submit(key, model.Append(records, None, None, None, False, None, command.ms), waiter)
-        except NotOwned as elsewhere:
+        except NotServedHere as elsewhere:
             waiter.resolve(outcomes.not_here(server.engine, elsewhere))
         except Exception:
             waiter.broke()
@@ -307,7 +306,7 @@ class Connection(asyncio.Protocol):
         self.pending.append(waiter)
         try:
             self.server.submit(key, command, waiter)
-        except NotOwned as elsewhere:
+        except NotServedHere as elsewhere:
             waiter.resolve(outcomes.not_here(self.server.engine, elsewhere))
         except Exception:
             waiter.broke()

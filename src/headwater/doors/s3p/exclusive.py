@@ -14,11 +14,10 @@ from headwater.doors import faults
 from headwater.doors.s3p import outcomes, replies
 from headwater.doors.s3p.commands import Create, Read, Trim
 from headwater.doors.s3p.shared import Line
-from headwater.engine.engine import NotOwned
 from headwater.engine.loaded_stream import LoadedStream
 from headwater.engine.pending_answers import Outcome
 from headwater.engine.reads_by_id import Place, Record
-from headwater.errors import Failure, GroupMoved, StreamNotFound
+from headwater.errors import Failure, GroupMoved, NotServedHere, StreamNotFound
 from headwater.model import commands as model
 
 SLICE_BYTES = 64 * 1024
@@ -58,7 +57,7 @@ class Alone:
             act(*facts)
         except Exception as fault:
             failure: Failure
-            if isinstance(fault, NotOwned):
+            if isinstance(fault, NotServedHere):
                 failure = outcomes.not_here(connection.server.engine, fault)
             else:
                 failure = faults.report("s3p", name=self._command.name[:200])

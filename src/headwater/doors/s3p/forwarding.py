@@ -10,6 +10,7 @@ import asyncio
 from collections import deque
 from typing import Protocol
 
+from headwater.cluster.membership import S3P, Membership
 from headwater.doors.s3p.commands import Append, Command, Create, Delete, Read, Trim
 from headwater.engine.placements import Placement
 
@@ -127,7 +128,7 @@ class ReplyFraming:
 class Upstream(asyncio.Protocol):
     """One connection to an owner. How much is under way on it the client connection's own limits bound."""
 
-    def __init__(self, member: int, path: str) -> None:
+    def __init__(self, member: int, members: Membership) -> None:
         self._loop = asyncio.get_running_loop()
         self._member = member
         self._transport: asyncio.Transport | None = None
@@ -138,7 +139,7 @@ class Upstream(asyncio.Protocol):
         """It takes no more commands."""
         self._ending = False
         self._closed = False
-        self._connecting = self._loop.create_task(self._connect(path))
+        self._connecting = self._loop.create_task(self._connect(members))
 
     def send(self, command: Command, placement: Placement | None, waiter: Waiting) -> None:
         """Sends a command; those of one turn of the event loop leave together."""
@@ -186,9 +187,9 @@ class Upstream(asyncio.Protocol):
 
     # ---- asyncio calls these ------------------------------------------------------------------------------------
 
-    async def _connect(self, path: str) -> None:
+    async def _connect(self, members: Membership) -> None:
         try:
-            await self._loop.create_unix_connection(lambda: self, path)
+            await members.connect(self._member, S3P, self)
         except OSError:
             self._lose(sent=False)
 

@@ -8,9 +8,9 @@ from typing import Final
 from headwater import errors
 from headwater.doors.s3p import replies
 from headwater.doors.s3p.replies import Code
-from headwater.engine.engine import Engine, NotOwned
+from headwater.engine.engine import Engine
 from headwater.engine.pending_answers import Outcome
-from headwater.errors import Failure
+from headwater.errors import Failure, NotServedHere
 from headwater.model.events import Appended
 
 _OK: Final = replies.ok()
@@ -41,9 +41,12 @@ def _id_replies(ms: int, n: int, counts: list[int]) -> bytes:
     return "".join(out).encode()
 
 
-def not_here(engine: Engine, elsewhere: NotOwned) -> errors.MemberUnavailable:
+def not_here(engine: Engine, elsewhere: NotServedHere) -> errors.MemberUnavailable:
     """The failure of a command that reached a process which does not own its stream."""
-    return errors.MemberUnavailable(engine.questions.owner(elsewhere.group))
+    try:
+        return errors.MemberUnavailable(engine.questions.owner(elsewhere.group))
+    except errors.MemberUnavailable as unowned:
+        return unowned
 
 
 def failed(name: bytes, failure: Failure) -> bytes:
@@ -59,7 +62,7 @@ def failed(name: bytes, failure: Failure) -> bytes:
     elif isinstance(failure, errors.StreamExists):
         message = f"{stream} already exists"
     elif isinstance(failure, errors.OutcomeUnknown):
-        message = f"worker {failure.member} went away before it replied; a write may or may not have taken effect"
+        message = f"member {failure.member} went away before it replied; a write may or may not have taken effect"
     elif isinstance(failure, errors.ContentTypeMismatch):
         message = f"{stream} holds {failure.expected}, and a record is not JSON"
     else:

@@ -76,10 +76,6 @@ def bulk(value: bytes) -> bytes:
     return b"$%d\r\n%b\r\n" % (len(value), value)
 
 
-def id_reply(ms: int, n: int) -> bytes:
-    return bulk(b"%d-%d" % (ms, n))
-
-
 def records(entries: Iterable[tuple[int, int, bytes]]) -> bytes:
     """The flat array `[id, record, ...]` that answers READ, in the order given.
 

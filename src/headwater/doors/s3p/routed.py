@@ -9,7 +9,7 @@ like one that is done here, and its reply is handed on piece by piece, as fast a
 
 from __future__ import annotations
 
-from headwater.cluster.members import Members
+from headwater.cluster.membership import Membership
 from headwater.doors.s3p import outcomes
 from headwater.doors.s3p.commands import Append, Command, Create, Placed, Read
 from headwater.doors.s3p.connection import ALONE, Connection, Pending
@@ -18,9 +18,8 @@ from headwater.doors.s3p.forwarding import Upstream
 from headwater.doors.s3p.replies import Failure as Refusal
 from headwater.doors.s3p.shared import Line, Server
 from headwater.doors.s3p.wire import Parser
-from headwater.engine.engine import NotOwned
 from headwater.engine.placements import Placement
-from headwater.errors import MemberUnavailable, OutcomeUnknown
+from headwater.errors import MemberUnavailable, NotServedHere, OutcomeUnknown
 
 
 class Forwarded(Pending, gc=False, eq=False):
@@ -106,7 +105,7 @@ class RoutedConnection(Connection):
 
     __slots__ = ("_members", "_upstreams")
 
-    def __init__(self, server: Server, members: Members) -> None:
+    def __init__(self, server: Server, members: Membership) -> None:
         super().__init__(server)
         self._members = members
         self._upstreams: dict[int, Upstream] = {}
@@ -119,14 +118,22 @@ class RoutedConnection(Connection):
         self._upstreams.clear()
 
     def _append(self, command: Append, more_max: int = 0) -> int:
-        route = self._elsewhere(command.name)
+        try:
+            route = self._elsewhere(command.name)
+        except MemberUnavailable as unowned:
+            self._refuse(command.name, unowned)
+            return 0
         if route is None:
             return super()._append(command, more_max)
         self._forward(command, *route)
         return 0
 
     def create(self, command: Create, key: str) -> None:
-        route = self._elsewhere(command.name)
+        try:
+            route = self._elsewhere(command.name)
+        except MemberUnavailable as unowned:
+            self._refuse(command.name, unowned)
+            return
         if route is None:
             super().create(command, key)
         else:
@@ -135,7 +142,11 @@ class RoutedConnection(Connection):
     def _start(self, command: Command | Placed | Refusal) -> bool:
         if isinstance(command, Create | Placed | Refusal):
             return super()._start(command)
-        route = self._elsewhere(command.name)
+        try:
+            route = self._elsewhere(command.name)
+        except MemberUnavailable as unowned:
+            self._refuse(command.name, unowned)
+            return True
         if route is None:
             return super()._start(command)
         if not isinstance(command, Read):
@@ -154,6 +165,7 @@ class RoutedConnection(Connection):
         """The member that a command about this stream goes to; None when this one does it.
 
         That is the one with the home of its name. The home says where the stream is placed, if it is not there.
+        Raises MemberUnavailable when no process serves that now.
         """
         engine = self.server.engine
         key = self.server.key(name)
@@ -174,10 +186,15 @@ class RoutedConnection(Connection):
             waiter.broke()
             self.later()
 
+    def _refuse(self, name: bytes, failure: MemberUnavailable) -> None:
+        waiter = Pending(self, name, ALONE)
+        self.pending.append(waiter)
+        waiter.resolve(failure)
+
     def _upstream(self, member: int) -> Upstream:
         found = self._upstreams.get(member)
         if found is None or found.over:
-            found = self._upstreams[member] = Upstream(member, self._members.s3p_path(member))
+            found = self._upstreams[member] = Upstream(member, self._members)
         return found
 
 
@@ -189,13 +206,13 @@ class MemberConnection(RoutedConnection):
 
     __slots__ = ()
 
-    def __init__(self, server: Server, members: Members) -> None:
+    def __init__(self, server: Server, members: Membership) -> None:
         super().__init__(server, members)
         self._parser = Parser(server.limits, from_member=True)
 
     def _append(self, command: Append, more_max: int = 0) -> int:
         if not self._is_home(command.name):
-            self._refuse(command.name)
+            self._refuse_here(command.name)
             return 0
         return super()._append(command, more_max)
 
@@ -203,7 +220,7 @@ class MemberConnection(RoutedConnection):
         if isinstance(command, Placed):
             return self._start_placed(command)
         if not isinstance(command, Refusal) and not self._is_home(command.name):
-            self._refuse(command.name)
+            self._refuse_here(command.name)
             return True
         return super()._start(command)
 
@@ -212,8 +229,8 @@ class MemberConnection(RoutedConnection):
         key = self.server.key(command.name)
         try:
             self.server.engine.admit(key, placed.group, placed.version, isinstance(command, Create))
-        except (NotOwned, MemberUnavailable):
-            self._refuse(command.name)
+        except (NotServedHere, MemberUnavailable):
+            self._refuse_here(command.name)
             return True
         if isinstance(command, Append):
             Connection._append(self, command)
@@ -228,8 +245,6 @@ class MemberConnection(RoutedConnection):
         engine = self.server.engine
         return engine.home(self.server.key(name)) in engine.owned
 
-    def _refuse(self, name: bytes) -> None:
-        waiter = Pending(self, name, ALONE)
-        self.pending.append(waiter)
+    def _refuse_here(self, name: bytes) -> None:
         home = self.server.engine.home(self.server.key(name))
-        waiter.resolve(MemberUnavailable(self._members.owner(home)))
+        self._refuse(name, outcomes.not_here(self.server.engine, NotServedHere(home)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-from headwater.cluster.members import Members
+from headwater.cluster.membership import Membership
 from headwater.config import Settings
 from headwater.doors.listener import BACKLOG, Listener
 from headwater.doors.s3p import names
@@ -29,7 +29,7 @@ class S3pServer(Listener[Connection]):
         self,
         settings: Settings,
         engine: Engine,
-        members: Members | None = None,
+        members: Membership | None = None,
         placing: ForkPlacement | None = None,
     ) -> None:
         super().__init__(settings.s3p_connections_max)
@@ -60,7 +60,8 @@ class S3pServer(Listener[Connection]):
         """The protocol object of a client's connection."""
         return Connection(self) if self._members is None else RoutedConnection(self, self._members)
 
-    def _accept_member(self) -> MemberConnection:
+    def accept_member(self) -> MemberConnection:
+        """The protocol object of another member's connection, on which it forwards."""
         if self._members is None:
             raise RuntimeError("there is no other process to connect")
         return MemberConnection(self, self._members)
@@ -69,7 +70,7 @@ class S3pServer(Listener[Connection]):
         """Starts to accept connections of other members, on which they forward. Raises OSError."""
         with suppress(FileNotFoundError):
             os.unlink(path)
-        self.begin(await self._loop.create_unix_server(self._accept_member, path, backlog=BACKLOG))
+        self.begin(await self._loop.create_unix_server(self.accept_member, path, backlog=BACKLOG))
 
     async def close(self, grace_s: float) -> None:
         self.connections |= self.from_members

@@ -46,7 +46,7 @@ _PLACEMENT: Final = re.compile(rb"([0-9]{1,9})/([0-9]{1,19})")
 #                                                        without `_skim_alike`)
 #   APPEND of 100, records          6,900      950      (3,800 without `_skim_even`, 1,700 without `_skim_batch`)
 #   READ, two options, commands                110      (has no quick way: answering it costs far more)
-# Again: python -m tests.s3p.test_wire
+# Again: python -m tests.doors.s3p.test_wire
 _APPEND_HEAD: Final = re.compile(
     rb"\*4\r\n\$6\r\n(?i:APPEND)\r\n\$([1-9][0-9]{0,8})\r\n([^\r]+)\r\n\*0\r\n"
     rb"\*([1-9][0-9]{0,8})\r\n\$([1-9][0-9]{0,8})\r\n"

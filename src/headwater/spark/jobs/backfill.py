@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headwater.spark.badlines import first_bad_line, is_malformed
 from headwater.spark.chunks import CHUNK_BYTES_MAX, CHUNK_ROWS_MAX
+from headwater.spark.executor_tasks import parallelism
 from headwater.spark.failures import cause, failed, refused, spark_errors
 from headwater.spark.job_runs import JobRefused, Progress, recorded, silent
 from headwater.spark.node import Node
-from headwater.spark.rewrite import parallelism
 from headwater.spark.sink import to_streams
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ def _inputs(spark: SparkSession, frame: DataFrame) -> list[Input]:
     files = [str(file) for file in frame.inputFiles()]  # Spark Connect gives scalars of Arrow
     if not files:
         raise JobRefused("there is no file at these paths", "see that they are right, and not empty")
-    # This format reads no content as long as nobody asks for it.
+    # This format reads no content as long as it is not asked for.
     found = spark.read.format("binaryFile").load(files).select("path", "length").collect()
     return sorted(Input(row["path"], row["length"]) for row in found)
 

@@ -157,7 +157,7 @@ def _part(node: Node, facts: dict[str, Any], rest: str) -> bytes:
         if refused.status != 404:
             raise
         raise JobRefused(
-            "the node let go of the backup before it was done: it was restarted, or nobody asked for too long",
+            "the node let go of the backup before it was done: it was restarted, or the job asked nothing for too long",
             "run it again",
         ) from refused
 

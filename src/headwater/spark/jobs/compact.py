@@ -1,7 +1,7 @@
-"""`compact`: many small files of the lake become few large ones, sorted, without the rows that nobody has any more.
+"""`compact`: many small files of the lake become few large ones, sorted, without rows that no stream has any more.
 
-Owns which files are worth it, and how much one run does. Never more than moves rows: what streams hold, and what a
-reader sees at any moment, stays the same. Files of different groups are never joined.
+Owns which files are rewritten, and how much one run does. Only moves rows: what streams hold, and what a reader sees
+at any moment, stays the same. Files of different groups are never joined.
 
 The newest small files go first: those are what reads of a growing stream have to gather its records from.
 """
@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from headwater.spark import rewrite as files
 from headwater.spark.job_runs import Progress, recorded, silent
+from headwater.spark.lake_listing import File, listed, listings
 from headwater.spark.node import Node
-from headwater.spark.rewrite import Changed, File, Swapped, counted, listed, listings, summed
+from headwater.spark.rewrite import Changed, Swapped, counted, summed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,7 +47,7 @@ def compact(
     files_before = files_after = 0
     for listing in listings(node):
         files_before += len(listing.files)
-        # What settles meanwhile is the next run's: on a busy node this one would never end.
+        # The next run takes what settles during this one: on a busy node this one would never end.
         known = {file.path for file in listing.files}
         while chosen := choose(
             [file for file in listing.files if file.path in known], target_bytes, min_files, rest_bytes

@@ -222,7 +222,7 @@ class Derivation:
             owner = {**self.owner, "schema": self.schema.json(), "inferred": self.inferred}
             self._check_checkpoint(owner, base)
         if anew:
-            self._own(owner)  # before there is a table: without an owner it would be a stranger's
+            self._own(owner)  # before there is a table: one without an owner is taken for a table that no job made
         if not owner["replace"] or (owner["app"] is not None and self.table.done(owner["app"]) is not None):
             self.table.ensure(self.columns, typed_rows.PARTITION_BY)
         self.quarantine.ensure(typed_rows.QUARANTINE, typed_rows.PARTITION_BY)

@@ -24,6 +24,7 @@ from headwater.lake.info import read_table
 from headwater.lake.names import DATA, data_group, snapshots_of
 from headwater.lake.store import LakeDamaged, ObjectMissing
 from headwater.spark import rewrite as files
+from headwater.spark.executor_tasks import over_files, told, watching
 from headwater.spark.job_runs import (
     DONE,
     FINDINGS,
@@ -36,20 +37,10 @@ from headwater.spark.job_runs import (
     silent,
 )
 from headwater.spark.lake_file import LakeFile, extents_of
+from headwater.spark.lake_listing import File, listed, listings
 from headwater.spark.lake_place import Place
 from headwater.spark.node import Node, NodeRefused
-from headwater.spark.rewrite import (
-    Changed,
-    File,
-    Swapped,
-    counted,
-    listed,
-    listings,
-    over_files,
-    summed,
-    told,
-    watching,
-)
+from headwater.spark.rewrite import Changed, Swapped, counted, summed
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -86,7 +77,7 @@ def erase(
     rest_bytes, conflicts = max_bytes, 0
     left: list[File] = []
     for listing in listings(node):
-        # What dies meanwhile in other files is the next run's: on a busy node this one would never end.
+        # The next run takes rows that die in other files meanwhile: on a busy node this one would never end.
         known = {file.path for file in listing.files}
         while True:
             found = _with_dead_rows(listing.files, dead_share)
@@ -131,7 +122,7 @@ def erase_stream(
 ) -> dict[str, object]:
     """Rewrites every file that holds dead rows of the stream `bucket/name`, whichever incarnation; returns a receipt.
 
-    The stream is deleted already, or `delete` says to do it. Raises JobRefused when it exists and nobody said so.
+    The stream is deleted already, or `delete` says to do it. Raises JobRefused when it exists and `delete` is not set.
     `complete` is False when forks of it still need some of its records, or a backup under way holds a copy.
     """
     bucket, name = parts_of(stream)
@@ -176,7 +167,7 @@ def erase_stream(
         for number in sorted(incarnations):
             # An incarnation's number says in which group it is.
             objects += snapshots_of(store, number % len(by_group), number)
-    # Last: from here on nobody writes of it any more, and the table has left its files behind.
+    # Last: from here on nothing writes of the stream any more, and its files are no longer in the table.
     cleared = node.erase(stream)
     erased_ms = time.time_ns() // 1_000_000
     gone_by_ms = erased_ms + max(listing.unused_ms_max for listing in by_group)
@@ -370,7 +361,7 @@ def _leave_table(node: Node, place: Place, paths: list[str]) -> None:
             try:
                 node.swap(group, some[at : at + files.SWAP_FILES_MAX], [])
             except NodeRefused as refused:
-                if refused.status != 409:  # gc was quicker, or will be
+                if refused.status != 409:  # gc has deleted it, or will
                     raise
 
 

@@ -27,8 +27,9 @@ import pyarrow.compute as pc
 
 from headwater.errors import BadName
 from headwater.model.names import DEFAULT_BUCKET, bucketed_key
-from headwater.spark import rewrite
+from headwater.spark import lake_listing
 from headwater.spark.derived_tables import native_root
+from headwater.spark.executor_tasks import over_files, parallelism, told, watching
 from headwater.spark.folding import (
     JSON,
     BadFold,
@@ -45,6 +46,7 @@ from headwater.spark.folding import (
 from headwater.spark.group_states import heads_of, seen_in
 from headwater.spark.job_runs import DONE, FINDINGS, RUNS_BUCKET, JobRefused, Progress, recorded, silent
 from headwater.spark.lake_file import LakeFile
+from headwater.spark.lake_listing import File
 from headwater.spark.lake_place import Place
 from headwater.spark.matching import job_match
 from headwater.spark.node import Node, NodeRefused
@@ -66,7 +68,6 @@ FEW = 500
 ATTEMPTS_MAX = 20
 PAUSE_S = 0.25
 ERRORS_SHOWN = 5
-_ROWS = "incarnation bigint, seq bigint, offset bigint, ts_ms bigint, tag string, payload binary"
 _READ = ["incarnation", "seq", "offset", "ts_ms", "tag", "payload", "group", "position"]
 _COUNTS = "counts string"
 
@@ -134,7 +135,7 @@ def fold(
     if flush:
         node.flush()
     # In this order: records that settle later are in no file of the listing, and simply follow the snapshot.
-    by_group = rewrite.listings(node)
+    by_group = lake_listing.listings(node)
     files = [file for listing in by_group for file in listing.files]
     skipped: Counter[str] = Counter()
     due = _due(node, how, wanted, min_records, skipped, progress)
@@ -145,7 +146,7 @@ def fold(
         ends = {group: min(end, end if until is None else until[group]) for group, end in settled.items()}
         frame = _rows(spark, by_group[0].place, files, due, ends, with_facts=call is not None)
         counts = _folded(frame, node, how, call, min_records, spark, files)
-        with rewrite.watching(spark, progress, "tasks"), rewrite.told("folding"):
+        with watching(spark, progress, "tasks"), told("folding"):
             for row in counts.collect():
                 found = json.loads(row["counts"])
                 errors += found.pop("errors")
@@ -226,7 +227,7 @@ def _reachable(bucket: str, stream: str) -> bool:
 
 
 def _rows(
-    spark: SparkSession, place: Place, files: list[rewrite.File], due: pa.Table, ends: Positions, with_facts: bool
+    spark: SparkSession, place: Place, files: list[File], due: pa.Table, ends: Positions, with_facts: bool
 ) -> DataFrame:
     """Every settled row of the streams that are due, and before them a header with seq -1."""
     from pyspark.sql import functions as F
@@ -237,7 +238,7 @@ def _rows(
     else:
         kinds = {"tag": "string", "payload": "binary", "group": "int"}
         schema = ", ".join(f"`{name}` {kinds.get(name, 'bigint')}" for name in _READ)
-        rows = rewrite.over_files(spark, files, _Reader(place), schema)
+        rows = over_files(spark, files, _Reader(place), schema)
     within = [(F.col("group") == group) & (F.col("position") <= end) for group, end in ends.items()]
     rows = rows.filter(reduce(lambda one, other: one | other, within))
     streams = spark.createDataFrame(due)
@@ -263,7 +264,7 @@ class _Reader:
     def __init__(self, place: Place) -> None:
         self._place = place
 
-    def __call__(self, files: list[rewrite.File]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, files: list[File]) -> Iterator[pa.RecordBatch]:
         store = self._place.store()
         for file in files:
             for _, rows in LakeFile(store, file.path).rows(_READ):
@@ -277,11 +278,11 @@ def _folded(
     call: Function | None,
     min_records: int,
     spark: SparkSession,
-    files: list[rewrite.File],
+    files: list[File],
 ) -> DataFrame:
     size = sum(file.live_bytes for file in files)
     # A number of its own: Spark would join small partitions, and one task would publish everything.
-    parts = max(rewrite.parallelism(spark), -(-size // TASK_BYTES))
+    parts = max(parallelism(spark), -(-size // TASK_BYTES))
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         task = _Task(node, how, call, min_records)
@@ -344,7 +345,7 @@ class _Task:
     def _take(
         self, at: _Stream, batch: pa.RecordBatch, seqs: Any, offsets: Any, payloads: list[bytes], start: int, end: int
     ) -> None:
-        # A snapshot stands for everything before it: one record that is missing, or comes twice, and there is none.
+        # A snapshot stands for all records before it: if one is missing, or comes twice, none is published.
         lengths = np.fromiter((len(payload) for payload in payloads[start:end]), np.int64, end - start)
         ends = offsets[start:end] + lengths
         in_order = seqs[start] == at.seq and offsets[start] == at.end and seqs[end - 1] - seqs[start] == end - start - 1
@@ -436,7 +437,7 @@ class _Task:
                 time.sleep(PAUSE_S * min(attempt, 8))
             body = msgspec.msgpack.encode(entries)
             answers = json.loads(
-                # Safe to repeat: the same snapshot at the same offset takes its own place.
+                # Safe to repeat: the same snapshot at the same offset replaces itself.
                 self._node.call(
                     "POST", "/__headwater/snapshots", body, {"Content-Type": "application/msgpack"}, repeat=True
                 ).body

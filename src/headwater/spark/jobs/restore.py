@@ -2,7 +2,7 @@
 
 Owns the order, and what is checked when: manifest, catalog and log, proof that a node starts from them, objects, table,
 and all of it once more at the end. Never writes over anything: data directory and lake have to be empty. What is found
-damaged is named, and nothing is left behind then.
+damaged is named, and then nothing is kept of what was written.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from headwater.data_directory import DESCRIPTION, DataDirectory, DirectoryRefuse
 from headwater.lake.store import ObjectMissing, ObjectStore, StoreError, probe
 from headwater.spark import backup_store
 from headwater.spark.backup_store import OBJECTS, Manifest
+from headwater.spark.executor_tasks import parallelism, told
 from headwater.spark.job_runs import JobRefused, Progress, recorded, silent
 from headwater.spark.jobs.backup import some
 from headwater.spark.lake_place import Place
 from headwater.spark.object_copies import Wanted, move
-from headwater.spark.rewrite import parallelism, told
 from headwater.spark.start_check import prove
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def restore(
 ) -> dict[str, object]:
     """`backup` is an id, or None for the newest; `lake` is a directory or bucket, `auto` that of `data` itself.
 
-    Raises JobRefused, and has left nothing behind then.
+    Raises JobRefused; then nothing is kept of what was written.
     """
     origin, store, manifest, data, place, target = planned(source, data, lake, backup)
     made, described = not data.exists(), (data / DESCRIPTION).exists()
@@ -72,7 +72,7 @@ def restore(
             )
         _require_there(target, manifest)
         rows = _rebuild_table(spark, place, target, manifest, progress)
-        _settle(staging, data)
+        _name_files(staging, data)
         _require(manifest, data)
     except BaseException:
         progress("cleaning up", 0, None)
@@ -205,7 +205,7 @@ def _require(manifest: Manifest, data: Path) -> None:
         )
 
 
-def _settle(staging: Path, data: Path) -> None:
+def _name_files(staging: Path, data: Path) -> None:
     """Gives the files their names. The catalogs' come last: without them no node starts on a part of the logs."""
     (staging / "lock").unlink(missing_ok=True)
     for name in (DESCRIPTION, "wal", "catalog"):

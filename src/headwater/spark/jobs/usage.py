@@ -17,11 +17,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headwater.spark.executor_tasks import over_files, told, watching
 from headwater.spark.job_runs import JobRefused, Progress, recorded, silent
 from headwater.spark.lake_file import LakeFile, extents_of, live_mask, spans
+from headwater.spark.lake_listing import File, listings
 from headwater.spark.lake_place import Place
 from headwater.spark.node import Node
-from headwater.spark.rewrite import File, listings, over_files, told, watching
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

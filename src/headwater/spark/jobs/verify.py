@@ -5,8 +5,8 @@ changes anything. Records that are not in the lake yet are counted and not looke
 
     the catalog's streams -> list of files -> their extents, their rows -> by stream: no gap, no overlap, order
 
-In this order: whatever settles or is swapped in between only adds to what was expected. What is let go of in between
-looks like damage once, and not again.
+In this order: records that settle and files that are swapped meanwhile only add to what was expected. Records that are
+trimmed meanwhile look like damage at the first look, and not at the second.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from headwater.lake.info import read_table
 from headwater.lake.names import DATA
 from headwater.spark import lake_checks
+from headwater.spark.executor_tasks import over_files, told, watching
 from headwater.spark.job_runs import DONE, FINDINGS, Progress, recorded, silent
 from headwater.spark.lake_checks import Look
+from headwater.spark.lake_listing import File, listings
 from headwater.spark.lake_place import Place
 from headwater.spark.node import Node
-from headwater.spark.rewrite import File, listings, over_files, told, watching
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -18,7 +18,7 @@ from headwater.config import Settings
 from headwater.doors.http import failures
 from headwater.doors.http import headers as parse
 from headwater.doors.http.bulk_answers import Answer
-from headwater.doors.http.by_owner import admit, ask_owner, other_owner
+from headwater.doors.http.by_owner import ask_owner, other_owner
 from headwater.doors.http.exchange import Exchange
 from headwater.doors.http.snapshots import discard_refused
 from headwater.engine.engine import Engine
@@ -87,7 +87,7 @@ class BulkSnapshots:
         self._pool = ThreadPoolExecutor(THREADS, "snapshots")
         self._requests_count = 0
         self._questions = engine.questions
-        self._is_split = engine.questions.count > 1
+        self._is_split = not engine.questions.alone
         engine.questions.register("publish_snapshots", self._answer_entries)
 
     def close(self) -> None:
@@ -181,7 +181,7 @@ class BulkSnapshots:
             raise BodyTooLarge(settings.snapshot_bytes_max, "snapshot_bytes_max")
         engine = self._engine
         if sent.placed is not None:
-            admit(engine, key, sent.placed, creates=False)
+            engine.admit(key, sent.placed.group, sent.placed.version, creates=False)
         stream = engine.find(key, True)
         group = engine.group_of(stream).group
         token = epoch_token(group.epoch, self._rng.token(8).hex())

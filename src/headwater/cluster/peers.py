@@ -1,0 +1,91 @@
+"""The nodes of a cluster as `membership.Membership`: owners as the view sees them, connections over TCP.
+
+Owns connections to other nodes until they are introduced, and their end when a node stops answering. Never decides who
+is alive: the view does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from weakref import WeakSet
+
+import structlog
+
+from headwater.cluster.gate import keep_alive
+from headwater.cluster.introduction import Introducing, introduction
+from headwater.cluster.view import View
+
+CONNECT_S_MAX = 2.0
+
+log = structlog.get_logger("headwater.cluster")
+
+
+class Peers:
+    alone = False
+
+    def __init__(self, view: View, secret: bytes) -> None:
+        self.view = view
+        self.me = view.me
+        self.groups_count = view.groups_count
+        self.owner = view.owner
+        self.groups_of = view.groups_of
+        self._secret = secret
+        self._connections: dict[int, tuple[str, WeakSet[asyncio.Transport]]] = {}
+        """By member: the run that it was in, and the connections to it."""
+        self._reported: set[str] = set()
+        """Runs of nodes that refused this one, which was logged."""
+        self._alive = set(view.alive)
+        view.on_change.append(self._cut_off)
+
+    @property
+    def everyone(self) -> list[int]:
+        return self.view.alive
+
+    @property
+    def version(self) -> int:
+        return self.view.version
+
+    def public_address(self, member: int) -> str | None:
+        node = self.view.node_of(member)
+        return None if node is None else node.public_address or None
+
+    async def connect(self, member: int, door: str, protocol: asyncio.Protocol) -> asyncio.Transport:
+        """See `Membership`."""
+        node = self.view.node_of(member)
+        if node is None:
+            raise ConnectionRefusedError(f"there is no node {member}")
+        host, _, port = node.address.rpartition(":")
+        introducing = Introducing(introduction(self._secret, node.id, door), protocol)
+        loop = asyncio.get_running_loop()
+        transport: asyncio.Transport | None = None
+        try:
+            async with asyncio.timeout(CONNECT_S_MAX):
+                transport, _ = await loop.create_connection(lambda: introducing, host.strip("[]"), int(port))
+                keep_alive(transport)
+                await introducing.done
+        except BaseException as error:
+            introducing.done.cancel()
+            if transport is not None:
+                transport.abort()
+            if introducing.was_refused and node.run not in self._reported:
+                self._reported.add(node.run)
+                log.error("a node does not let this one in", node=member, address=node.address, reason=str(error))
+            raise
+        run, connections = self._connections.get(member, ("", WeakSet()))
+        if run != node.run:
+            connections = WeakSet()
+            self._connections[member] = (node.run, connections)
+        connections.add(transport)
+        return transport
+
+    def _cut_off(self) -> None:
+        """Ends the connections to nodes that do not answer any more: who waits for them is told now, not when the
+        network gives up."""
+        before, self._alive = self._alive, set(self.view.alive)
+        gone = before - self._alive  # not who has yet to answer: that would cut off the question
+        for member, (run, connections) in list(self._connections.items()):
+            node = self.view.node_of(member)
+            if member in gone or node is None or node.run != run:
+                del self._connections[member]
+                for transport in list(connections):
+                    transport.abort()

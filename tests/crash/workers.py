@@ -1,0 +1,227 @@
+"""The workers of a real node as the system shows them, and writers that go on when one of them is killed.
+It owns the writers' threads; it knows which group a name belongs to, and never looks inside a process."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from xxhash import xxh3_64_intdigest
+
+from headwater.model.names import flat_key
+from tests.support.http import Connection, ConnectionEnded, Response
+from tests.support.node import HOST, Node
+
+WITHIN_S = 60.0
+PAUSE_S = 0.01
+TEXT = {"Content-Type": "text/plain"}
+CUT = "cut"
+"""What a writer notes when its connection ended; a refusal is noted by its code."""
+PASSING = ("member_unavailable", "outcome_unknown")
+
+
+def until(holds: Callable[[], Any], what: str) -> Any:
+    """What `holds` returns as soon as it is true."""
+    deadline_s = time.monotonic() + WITHIN_S
+    while not (found := holds()):
+        assert time.monotonic() < deadline_s, f"not seen within {WITHIN_S} s: {what}"
+        time.sleep(PAUSE_S)
+    return found
+
+
+# --- processes --------------------------------------------------------------------------------------------------
+
+
+def alive(pid: int) -> bool:
+    return _fields(pid)[:1] not in ([], ["Z"], ["X"])
+
+
+def workers(node: Node) -> dict[int, int]:
+    """The process of each worker that lives, by its number."""
+    found = {}
+    for pid in _pids():
+        fields = _fields(pid)
+        if fields and fields[0] != "Z" and int(fields[1]) == node.pid:
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            if b"headwater.worker" in words:  # before its exec it is a copy of the parent
+                found[int(words[-2])] = pid
+    return found
+
+
+def left_of(node: Node) -> list[int]:
+    """Processes of the node that live, or that it left behind."""
+    return [pid for pid in _pids() if (fields := _fields(pid)) and fields[0] != "Z" and int(fields[2]) == node.pid]
+
+
+def serving(node: Node, connection: Connection) -> int:
+    """The number of the worker that holds the server's end of a connection."""
+    ends = (f":{node.port:04X}", f":{connection.socket.getsockname()[1]:04X}")
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    inodes = {row[9] for row in rows if row[1].endswith(ends[0]) and row[2].endswith(ends[1])}
+    for member, pid in workers(node).items():
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            try:
+                target = os.readlink(link)
+            except FileNotFoundError:
+                continue
+            if target.removeprefix("socket:[").removesuffix("]") in inodes:
+                return member
+    raise AssertionError("nobody serves the connection")
+
+
+def _pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def _fields(pid: int) -> list[str]:
+    """State, parent, process group and so on; nothing when the process is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+# --- streams ----------------------------------------------------------------------------------------------------
+
+
+def name_in(group: int, groups: int, folder: str, number: int = 0) -> str:
+    """The name of a stream that belongs to a group: another one for each number."""
+    fitting = (name for i in range(10_000) if _home(name := f"{folder}/s{i}", groups) == group)
+    return [next(fitting) for _ in range(number + 1)][-1]
+
+
+def _home(name: str, groups: int) -> int:
+    return xxh3_64_intdigest(flat_key(name, 1024).encode()) % groups
+
+
+def path_of(name: str) -> str:
+    return f"/v1/stream/{name}"
+
+
+def create(node: Node, names: Sequence[str], headers: dict[str, str] = TEXT) -> None:
+    for name in names:
+        answer = node.request("PUT", path_of(name), headers)
+        assert answer.status == 201, answer
+
+
+# --- writers ----------------------------------------------------------------------------------------------------
+
+
+class Writer(threading.Thread):
+    """Appends to one stream as an idempotent producer, one record after another, each until it is acknowledged.
+
+    `first` is what its connections are first asked: they belong to the worker of that stream then.
+    """
+
+    def __init__(self, node: Node, name: str, stream: str, first: str) -> None:
+        super().__init__(name=name, daemon=True)
+        self.stream = stream
+        self.acknowledged = 0
+        self.errors: list[str] = []
+        """Of all tries that were not acknowledged; each is followed by another try of the same record."""
+        self.broken: str | None = None
+        """An answer that no server may give."""
+        self.connection: Connection | None = None
+        self.port: int | None = node.port
+        """Where its next connection is made to; None while there is no server."""
+        self._first = first
+        self._stopping = threading.Event()
+
+    def stop(self) -> None:
+        """Ends it once the record under way is acknowledged."""
+        self._stopping.set()
+
+    def record(self, n: int) -> bytes:
+        return f"{self.name} {n} {'.' * (n % 300)}\n".encode()
+
+    def run(self) -> None:
+        try:
+            while not self._stopping.is_set() and self.broken is None:
+                self._append(self.acknowledged)
+        except BaseException as failure:
+            self.broken = repr(failure)
+        finally:
+            if self.connection is not None:
+                self.connection.close()
+
+    def _append(self, n: int) -> None:
+        tries = 0
+        deadline_s = time.monotonic() + WITHIN_S
+        while self.broken is None:
+            assert time.monotonic() < deadline_s, f"{self.name} {n} is not acknowledged: {self.errors[-5:]}"
+            tries += 1
+            try:
+                self._judge(self._post(n), tries)
+            except TimeoutError:
+                raise  # an answer that never comes is not a cut connection
+            except (ConnectionEnded, OSError):
+                self._failed(CUT)
+                if self.connection is not None:
+                    self.connection.close()
+                    self.connection = None
+            if self.acknowledged > n:
+                return
+            time.sleep(PAUSE_S)
+
+    def _post(self, n: int) -> Response:
+        if self.connection is None:
+            self.connection = Connection(HOST, until(lambda: self.port, "a server"))
+            if self._first != self.stream:
+                self.connection.request("HEAD", path_of(self._first))
+        headers = {**TEXT, "Producer-Id": self.name, "Producer-Epoch": "0", "Producer-Seq": str(n)}
+        return self.connection.request("POST", path_of(self.stream), headers, self.record(n))
+
+    def _judge(self, answer: Response, tries: int) -> None:
+        if answer.status == 200 or (answer.status == 204 and tries > 1):
+            self.acknowledged += 1
+        elif answer.status == 503 and (code := answer.json()["error"]["code"]) in PASSING:
+            assert answer.header("retry-after") is not None, answer
+            self._failed(code)
+        else:
+            self.broken = f"try {tries} of {self.acknowledged}: {answer}"
+
+    def _failed(self, what: str) -> None:
+        self.errors.append(what)
+
+
+@contextmanager
+def writing(writers: Sequence[Writer]) -> Iterator[None]:
+    """While inside, all of them write; afterwards each knows what became of all that it sent."""
+    for writer in writers:
+        writer.start()
+    try:
+        yield
+    finally:
+        for writer in writers:
+            writer.stop()
+        for writer in writers:
+            writer.join(2 * WITHIN_S)
+    assert not any(writer.is_alive() for writer in writers)
+    assert [writer.broken for writer in writers if writer.broken is not None] == []
+
+
+def all_get_on(writers: Sequence[Writer], count: int = 3) -> None:
+    """Returns when each has `count` more records acknowledged."""
+    wanted = [writer.acknowledged + count for writer in writers]
+
+    def reached() -> bool:
+        assert [writer.broken for writer in writers if writer.broken is not None] == []
+        return all(writer.acknowledged >= one for writer, one in zip(writers, wanted, strict=True))
+
+    until(reached, "every writer gets on")
+
+
+def check_records(read: Callable[[str], bytes], writers: Sequence[Writer]) -> None:
+    """Every stream holds what its writers were told it holds: each record once, in order, and nothing else."""
+    for stream in sorted({writer.stream for writer in writers}):
+        lines = read(path_of(stream)).splitlines(keepends=True)
+        mine = [writer for writer in writers if writer.stream == stream]
+        for writer in mine:
+            found = [line for line in lines if line.startswith(writer.name.encode() + b" ")]
+            assert found == [writer.record(n) for n in range(writer.acknowledged)], writer.name
+        assert len(lines) == sum(writer.acknowledged for writer in mine), stream

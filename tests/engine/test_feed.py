@@ -1,0 +1,92 @@
+"""Many streams as one feed: in the order of the log, without a gap, whenever it is woken.
+The log's marks move by hand, so that a wake can come at every moment."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from headwater.engine.feed import Feed
+from headwater.model.commands import Durability
+from tests.engine import Bench
+
+A, B = "town/a", "town/b"
+
+
+class Follower:
+    """Takes whatever there is at each wake, as a connection with room does."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.feed = Feed(bench.group, bench.log.synced, lambda key: True)
+        self.feed.wake = self.take
+        self.seen: list[bytes] = []
+
+    def take(self) -> None:
+        for batch in self.feed.take():
+            self.seen += batch.payloads
+
+
+def town(durability: Durability | None = None) -> Bench:
+    bench = Bench()
+    for key in (A, B):
+        bench.create(key, durability=durability)
+    return bench
+
+
+def test_streams_that_grow_in_one_pass_of_the_log_are_told_in_its_order() -> None:
+    bench = town()
+    follower = Follower(bench)
+    for key, payload in ((A, b"1"), (B, b"2"), (A, b"3")):
+        bench.post(payload, key)
+    bench.sync()
+    bench.turn()
+    assert follower.seen == [b"1", b"2", b"3"]
+
+
+def test_what_is_synced_and_not_told_of_yet_is_not_passed_over() -> None:
+    bench = town()
+    follower = Follower(bench)
+    bench.post(b"1", A)
+    bench.turn()
+    bench.log.synced = bench.log.written = bench.log.tail
+    bench.post(b"2", B)
+    bench.post(b"3", A)
+    # The writer's thread has synced all of it before the pass over the first has ended.
+    following = bench.group.observers[-1].pass_ended
+    bench.group.observers[-1].pass_ended = lambda: (  # type: ignore[method-assign]
+        setattr(bench.log, "synced", bench.log.tail),
+        setattr(bench.log, "written", bench.log.tail),
+        following(),
+    )
+    bench.group.progress()
+    assert follower.seen == [b"1"]
+    bench.group.progress()
+    bench.turn()
+    assert follower.seen == [b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize("seed", range(50))
+@pytest.mark.parametrize("durability", list(Durability))
+def test_every_record_is_told_once_and_in_order_whatever_the_moments_are(seed: int, durability: Durability) -> None:
+    rng = random.Random(seed)
+    bench = town(durability)
+    follower = Follower(bench)
+    sent: list[bytes] = []
+    for number in range(60):
+        act = rng.random()
+        if act < 0.6:
+            sent.append(b"%d" % number)
+            bench.post(sent[-1], rng.choice((A, B)))
+        elif act < 0.75:
+            bench.turn()
+        elif act < 0.9 and bench.log.synced < bench.log.tail:
+            mark = rng.randrange(bench.log.synced, bench.log.tail + 1)
+            bench.log.synced, bench.log.written = mark, max(mark, bench.log.written)
+            if rng.random() < 0.7:
+                bench.group.progress()
+        else:
+            bench.write()
+    bench.sync()
+    bench.turn()
+    assert follower.seen == sent
