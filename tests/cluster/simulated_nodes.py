@@ -14,7 +14,7 @@ from typing import Any
 
 from headwater.catalog.sqlite import SqliteCatalog
 from headwater.cluster.catalog_snapshots import CatalogSnapshots
-from headwater.cluster.ownership import GroupOwnership, Ownership, Timing, Wiring
+from headwater.cluster.ownership import STANDBY, GroupOwnership, Ownership, Timing, Wiring
 from headwater.engine.engine import Engine
 from headwater.engine.group import Group
 from headwater.engine.outcome_future import OutcomeFuture
@@ -252,6 +252,13 @@ class Node:
 
     def in_line(self, group: int) -> list[str]:
         return self.alive()
+
+    def successor(self, group: int) -> str | None:
+        line = self.in_line(group)
+        ready = [name for name in line if self.world.nodes[name].group.state == STANDBY]
+        return (ready or line)[0]
+
+    def set_ready(self, group: int, ready: bool) -> None: ...
 
     def claimed(self, group: int) -> tuple[str, int] | None:
         others = [self.world.nodes[name] for name in self.alive() if name != self.me]

@@ -89,6 +89,11 @@ class Member:
         names = sorted(self._members)
         return names if group == 0 else names[::-1]
 
+    def successor(self, group: int) -> str | None:
+        return self.in_line(group)[0]
+
+    def set_ready(self, group: int, ready: bool) -> None: ...
+
     def claimed(self, group: int) -> tuple[str, int] | None:
         said = [
             (one.me, one.ownership.claims()[group])

@@ -5,7 +5,7 @@ this module believes of other nodes, a claim succeeds only at the log's end, and
 
     away -> standby (follows the log) -> owner -> fenced, handed over or stopped -> away
 
-A group is claimed by the node that is first in line, when nobody alive says that it owns it and the log has been silent
+A group is claimed by the first in line that is ready, when nobody alive says that it owns it and the log was silent
 for a while; or at once when its owner hands it over. An owner writes at least a barrier in every third of its lease, so
 a silent log has no owner that serves. What an owner that was fenced holds in memory is thrown away: it may hold events
 that the log never took.
@@ -51,6 +51,14 @@ class View(Protocol):
 
     def in_line(self, group: int) -> Sequence[str]:
         """Those of them in the order in which they should own the group."""
+        ...
+
+    def successor(self, group: int) -> str | None:
+        """Who of them claims the group when it has no owner: the first in line that is ready."""
+        ...
+
+    def set_ready(self, group: int, ready: bool) -> None:
+        """This node has followed the group to its end, or does not follow it any more: others are told."""
         ...
 
     def claimed(self, group: int) -> tuple[str, int] | None:
@@ -174,11 +182,14 @@ class GroupOwnership:
         try:
             self._log = log
             self.state = STANDBY
+            self._view.set_ready(self.number, True)
             self._seen()
             if await self._stand_by(follower, log, upkeep):
+                self._view.set_ready(self.number, False)
                 await self._own(follower.take_over(self.epoch), log, upkeep)
         finally:
             self._engine.leave(self.number)
+            self._view.set_ready(self.number, False)
             self.state = AWAY
             await upkeep.stop()
             await follower.stop()
@@ -255,8 +266,7 @@ class GroupOwnership:
         view, epoch = self._view, log.cursor.epoch
         if self._take_epoch >= epoch:
             return True  # handed over
-        line = view.in_line(self.number)
-        if not line or line[0] != view.me:
+        if view.successor(self.number) != view.me:
             return False
         if epoch == 0:
             return True  # nobody ever owned it
