@@ -112,9 +112,7 @@ def _supervise(settings: Settings, groups_count: int, workers_count: int, lock: 
     return asyncio.run(supervise(orders, command, fds, settings.shutdown_grace_ms / 1000, ready, ending))
 
 
-def _listen(
-    address: tuple[str, int], instead: str, held: ExitStack
-) -> tuple[tuple[str, int], list[socket.socket]]:
+def _listen(address: tuple[str, int], instead: str, held: ExitStack) -> tuple[tuple[str, int], list[socket.socket]]:
     """The address with its port, and the sockets that listen there until `held` is closed. Raises CannotStart."""
     host, port = address
     try:

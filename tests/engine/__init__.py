@@ -205,9 +205,13 @@ class Ear:
         self.wakes: list[int] = []
         """The visible end at each wake-up."""
         self.gone_count = 0
+        self.left_count = 0
 
     def wake(self, stream: LoadedStream) -> None:
         self.wakes.append(stream.visible)
 
     def gone(self, stream: LoadedStream) -> None:
         self.gone_count += 1
+
+    def left(self, stream: LoadedStream) -> None:
+        self.left_count += 1

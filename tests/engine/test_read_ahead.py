@@ -38,7 +38,7 @@ class Prepared:
             raise BlobsUnavailable("gone fishing")
         self.ready.add(extent)
 
-    def settle(self, runs: list[Run], group: int) -> tuple[str, list[Extent]]:
+    def settle(self, runs: list[Run], group: int, epoch: int = 0) -> tuple[str, list[Extent]]:
         raise NotImplementedError
 
     def read(self, extent: Extent, start: int, end: int) -> Records:

@@ -31,7 +31,7 @@ class DictLake:
         self.reads_count = 0
         self.away = False
 
-    def settle(self, runs: list[Run], group: int) -> tuple[str, list[Extent]]:
+    def settle(self, runs: list[Run], group: int, epoch: int = 0) -> tuple[str, list[Extent]]:
         file = f"file{len(self.runs)}"
         extents = []
         for run in runs:
@@ -62,7 +62,7 @@ class DictLake:
             [run.positions[row] for row in rows],
         )
 
-    def reconcile(self, alive: dict[str, bool], fresh: set[str], group: int) -> int:
+    def reconcile(self, alive: dict[str, bool], fresh: set[str], group: int, epoch: int = 0) -> int:
         return 0
 
 

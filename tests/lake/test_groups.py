@@ -8,7 +8,7 @@ from headwater.catalog.lake_files import LakeFiles
 from headwater.catalog.sqlite import SqliteCatalog
 from headwater.lake.lake import DeltaLake
 from headwater.lake.local import LocalStore
-from headwater.lake.names import snapshot_key, snapshot_owner
+from headwater.lake.names import data_key, epoch_of, epoch_token, snapshot_key, snapshot_owner
 from headwater.model.row import Snapshot
 from headwater.ports import Pending, SystemClock, SystemRng
 from tests.catalog import change, stream_row
@@ -64,3 +64,23 @@ def test_a_snapshot_tells_its_group_and_one_from_before_there_were_groups_is_of_
     assert snapshot_owner("snapshots/17/00000000000000000005-t") == (0, 17)
     for name in ("snapshots/readme", "snapshots/x/y", "data/0/x", "snapshots/1/2/3/4", "snapshots/-1/2/x"):
         assert snapshot_owner(name) is None
+
+
+def test_an_owner_of_an_older_epoch_touches_nothing_that_a_later_one_wrote(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "lake")
+    lake = DeltaLake(store, 1 << 20, Later(), SystemRng())
+    catalog = SqliteCatalog(tmp_path / "0.db")
+    catalog.write(change())
+    for epoch in (1, 2, 3):
+        lake.settle([run("_default/s", 10 + epoch, [b"a"])], 0, epoch)
+        store.put(snapshot_key(0, 10 + epoch, 3, epoch_token(epoch, "token")), b"x")
+        store.put(data_key(0, 7, epoch_token(epoch, "orphan")), b"x")
+    files = LakeFiles(tmp_path / "0.db")
+    for _ in range(3):
+        lake.reconcile(catalog.alive(), set(), 0, 2)
+        lake.sweep(0, files, lambda: Pending(set(), set(), 2), 1_000, lambda: None)
+    assert {epoch_of(name) for name in lake.files()} == {3}
+    assert {epoch_of(stored.key) for folder in ("data", "snapshots") for stored in store.list(folder)} == {3}
+    assert len(list(store.list("data"))) == 2
+    files.close()
+    catalog.close()

@@ -216,9 +216,7 @@ class Cluster:
 
         self.run(moved)
 
-    def request(
-        self, node: ClusterNode, method: str, path: str, headers: Headers = (), body: bytes = b""
-    ) -> Response:
+    def request(self, node: ClusterNode, method: str, path: str, headers: Headers = (), body: bytes = b"") -> Response:
         with Connection(HOST, node.port) as connection:
             return connection.request(method, path, headers, body)
 

@@ -17,12 +17,16 @@ decision.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from headwater.engine.engine import Engine
+from headwater.engine.group import Group
 from headwater.engine.keyed_locks import KeyedLocks
 from headwater.engine.listing import Listed, Page, page
 from headwater.engine.outcome_future import OutcomeFuture
+from headwater.engine.owned_group import OwnedGroup
 from headwater.engine.questions import Questions
-from headwater.errors import BucketNotFound
+from headwater.errors import BucketNotFound, GroupMoved
 from headwater.model.commands import CreateBucket, DeleteBucket
 from headwater.model.names import DEFAULT_BUCKET
 
@@ -44,6 +48,7 @@ class Buckets:
         self._deciding = KeyedLocks()
         """Of group 0's process: buckets that are being made, deleted or asked for."""
         self._version = 0
+        engine.listeners.append(self)
         questions.register("bucket_made", self._answer_made)
         questions.register("bucket_count", self._answer_count)
         questions.register("bucket_forget", self._answer_forget)
@@ -76,12 +81,12 @@ class Buckets:
 
     async def count(self, name: str) -> int:
         """Streams in the bucket, over all groups."""
-        return sum(await self._questions.ask_all("bucket_count", name, into=int))
+        return await self._sum("bucket_count", name)
 
     async def describe(self, name: str) -> tuple[int, int]:
         """(streams, when it was made, ms). Raises BucketNotFound. Called where group 0 is."""
         await self.require(name)
-        bucket = self._engine.owned[DIRECTORY].group.loaded.bucket(name)
+        bucket = self._directory().loaded.bucket(name)
         return await self.count(name), 0 if bucket is None else bucket.created_ms
 
     async def create(self, name: str) -> None:
@@ -93,60 +98,94 @@ class Buckets:
         """On return it is durably gone. Raises BucketNotFound, BucketNotEmpty. Called where group 0 is."""
         async with self._deciding.of(name):
             self._version = max(self._version + 1, self._engine.clock.now_ms())
-            counts = await self._questions.ask_all("bucket_forget", name, self._version, into=int)
-            bucket = self._engine.owned[DIRECTORY].group.loaded.bucket(name)
+            directory = self._directory()
+            count = await self._sum("bucket_forget", name, self._version)
+            if self._directory() is not directory:
+                raise GroupMoved(DIRECTORY)  # it left and came back: what was decided here meanwhile is not known
+            bucket = directory.loaded.bucket(name)
             here = 0 if bucket is None else bucket.count
             # Group 0 counts its own again when it decides: only what others counted is told to it.
-            await self._submit(DeleteBucket(name, max(0, sum(counts) - here)))
+            await self._submit(DeleteBucket(name, max(0, count - here)))
 
     async def page(self, bucket: str, prefix: str, after: str, limit: int) -> Page:
         """A page of the bucket's streams over all groups (see `listing.page`)."""
-        found = await self._questions.ask_all("streams_page", bucket, prefix, after, limit, into=Page)
-        return merged(found, limit)
+        answers = await self._questions.ask_all(
+            "streams_page", bucket, prefix, after, limit, into=tuple[list[int], Page]
+        )
+        self._check_all(answers)
+        return merged([found for _, found in answers], limit)
 
     # ---- answers --------------------------------------------------------------------------------------------------
 
     async def _answer_made(self, name: str) -> tuple[bool, int]:
         async with self._deciding.of(name):
-            bucket = self._engine.owned[DIRECTORY].group.loaded.bucket(name)
+            bucket = self._directory().loaded.bucket(name)
             self._version = max(self._version + 1, self._engine.clock.now_ms())
             return bucket is not None and bucket.explicit, self._version
 
-    async def _answer_count(self, name: str) -> int:
-        await self._pending()
-        return self._count(name)
+    async def _answer_count(self, name: str) -> tuple[list[int], int]:
+        return await self._pending(), self._count(name)
 
-    async def _answer_forget(self, name: str, version: int) -> int:
+    async def _answer_forget(self, name: str, version: int) -> tuple[list[int], int]:
         self._made.discard(name)
         self._forgotten.pop(name, None)
         self._forgotten[name] = version
         if len(self._forgotten) > FORGOTTEN_MAX:
             del self._forgotten[next(iter(self._forgotten))]
-        await self._pending()
-        return self._count(name)
+        return await self._pending(), self._count(name)
 
-    async def _answer_page(self, bucket: str, prefix: str, after: str, limit: int) -> Page:
-        await self._pending()
+    async def _answer_page(self, bucket: str, prefix: str, after: str, limit: int) -> tuple[list[int], Page]:
+        numbers = await self._pending()
         now_ms = self._engine.clock.now_ms()
         groups = [owned.group for owned in self._engine.owned.values()]
-        return merged([page(group.loaded, bucket, prefix, after, limit, now_ms) for group in groups], limit)
+        pages = [page(group.loaded, bucket, prefix, after, limit, now_ms) for group in groups]
+        return numbers, merged(pages, limit) if pages else Page([], False)
+
+    # ---- as a listener --------------------------------------------------------------------------------------------
+
+    def entered(self, owned: OwnedGroup) -> None:
+        """While this process did not serve the group, a deletion need not have asked it."""
+        self._made.clear()
+
+    def left(self, owned: OwnedGroup) -> None: ...
 
     # ---- inside ---------------------------------------------------------------------------------------------------
+
+    def _directory(self) -> Group:
+        """Raises GroupMoved."""
+        owned = self._engine.owned.get(DIRECTORY)
+        if owned is None:
+            raise GroupMoved(DIRECTORY)
+        return owned.group
+
+    async def _sum(self, question: str, *arguments: object) -> int:
+        """What all groups count together. Raises GroupMoved when one was not asked, or was asked twice."""
+        answers = await self._questions.ask_all(question, *arguments, into=tuple[list[int], int])
+        self._check_all(answers)
+        return sum(count for _, count in answers)
+
+    def _check_all(self, answers: Sequence[tuple[list[int], object]]) -> None:
+        """Each answer is over the groups it names. One that moved while it was asked for may be in none, or in two."""
+        asked = sorted(number for numbers, _ in answers for number in numbers)
+        if asked != list(range(self._engine.groups_count)):
+            raise GroupMoved(next((n for n in range(self._engine.groups_count) if asked.count(n) != 1), 0))
 
     def _count(self, name: str) -> int:
         found = (owned.group.loaded.bucket(name) for owned in self._engine.owned.values())
         return sum(bucket.count for bucket in found if bucket is not None)
 
-    async def _pending(self) -> None:
-        """Returns when everything decided so far is durable: an answer may rest on it then."""
-        for owned in self._engine.owned.values():
+    async def _pending(self) -> list[int]:
+        """Returns when everything decided so far is durable: an answer may rest on it then. The groups are those of
+        this process at the time of return."""
+        for owned in list(self._engine.owned.values()):
             future = OutcomeFuture()
             owned.group.after_pending(future)
             await future.success()
+        return list(self._engine.owned)
 
     async def _submit(self, command: CreateBucket | DeleteBucket) -> None:
         future = OutcomeFuture()
-        self._engine.owned[DIRECTORY].group.submit_bucket(command, future)
+        self._directory().submit_bucket(command, future)
         await future.success()
 
 

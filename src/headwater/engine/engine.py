@@ -7,11 +7,12 @@ admin calls want of streams they ask here; none of them holds a group, a log or 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from xxhash import xxh3_64_intdigest
 
 from headwater.engine.group import Group
+from headwater.engine.leaving import leave
 from headwater.engine.loaded_stream import Follower, LoadedStream, Observer
 from headwater.engine.owned_group import OwnedGroup
 from headwater.engine.pending_answers import Waiter
@@ -20,13 +21,26 @@ from headwater.engine.questions import LocalQuestions, Questions
 from headwater.engine.read_plan import Slice
 from headwater.engine.reads import Done
 from headwater.engine.reads_by_id import Place, Record
-from headwater.errors import Failure, NotServedHere
+from headwater.engine.usage import ReadUsage
+from headwater.errors import Failure, GroupMoved, NotServedHere
 from headwater.model.commands import Command, Create
 from headwater.ports import Clock
 
 GUESTS_MAX = 65_536
 BARRED_MAX = 10_000
 """What is refused by them was under way when a name was placed elsewhere: seconds would do. Overflow: the oldest go."""
+
+
+class Listener(Protocol):
+    """Someone who has to know which groups this process serves."""
+
+    def entered(self, owned: OwnedGroup) -> None:
+        """Requests for the group are served here from now on."""
+        ...
+
+    def left(self, owned: OwnedGroup) -> None:
+        """They are not any more. Its followers have been told."""
+        ...
 
 
 class Engine:
@@ -40,7 +54,8 @@ class Engine:
         """The way to groups of other processes."""
         self.groups_count = groups_count
         self.clock = clock
-        only = owned[0].group if groups_count == 1 else None
+        # A group that may leave is looked up each time.
+        only = owned[0].group if groups_count == 1 and 0 in owned else None
         self.submit: Callable[[str, Command, Waiter], None] = self._submit if only is None else only.submit
         """See `Group.submit`."""
         self.find: Callable[[str, bool], LoadedStream] = self._find if only is None else only.find
@@ -48,8 +63,10 @@ class Engine:
         self.look: Callable[[str], LoadedStream | None] = self._look if only is None else only.loaded.find
         """The stream of that name, loaded if need be, visible or not; None when there is none."""
         self._only = only
-        self._usage = next(iter(owned.values())).group.usage
+        self._usage = next(iter(owned.values())).group.usage if owned else ReadUsage(clock)
         """Reads are counted by bucket, whatever group they were of: one of this process keeps the counts."""
+        self._observers: list[Observer] = []
+        self.listeners: list[Listener] = []
         self._guests: dict[str, int] = {}
         """Names whose home another process serves, and the group of this one that it placed them in. Overflow: all are
         forgotten; whoever is served just then is refused, and may try again."""
@@ -115,14 +132,25 @@ class Engine:
         number = self.place(key)
         found = self.owned.get(number)
         if found is None and (guest := self._guests.get(key)) is not None and self.home(key) not in self.owned:
-            found = self.owned[guest]
+            found = self.owned.get(guest)
         if found is None:
             raise NotServedHere(number)
         return found.group
 
     def group_of(self, stream: LoadedStream) -> OwnedGroup:
-        """The group that a loaded stream lives in: its id tells."""
-        return self.owned[stream.sid % self.groups_count]
+        """The group that a loaded stream lives in: its id tells. Raises NotServedHere when it has left since."""
+        number = stream.sid % self.groups_count
+        found = self.owned.get(number)
+        if found is None:
+            raise NotServedHere(number)
+        return found
+
+    def serving(self, number: int) -> OwnedGroup:
+        """A group that was here when this was begun. Raises GroupMoved when it has left since."""
+        found = self.owned.get(number)
+        if found is None:
+            raise GroupMoved(number)
+        return found
 
     # ---- one stream ---------------------------------------------------------------------------------------------
 
@@ -177,24 +205,57 @@ class Engine:
         self.group_of(stream).by_id.place(stream, ms, n, done)
 
     def follow(self, stream: LoadedStream, follower: Follower) -> None:
-        self.group_of(stream).group.follow(stream, follower)
+        """Raises NotServedHere when the stream's group has left, or has left and come back: this stream never grows."""
+        group = self.group_of(stream).group
+        if not group.loaded.has(stream):
+            raise NotServedHere(group.number)
+        group.follow(stream, follower)
 
     def unfollow(self, stream: LoadedStream, follower: Follower) -> None:
-        self.group_of(stream).group.unfollow(stream, follower)
+        if stream.followers is not None:
+            stream.followers.discard(follower)
 
     def count_read(self, key: str, size: int) -> None:
         """One answer with records of a stream was made: `size` bytes of payload."""
         self._usage.add(key, size)
 
     def discard_blob(self, blob: str) -> None:
-        """An object that nothing refers to is deleted, by whichever group: none of them knows it."""
-        next(iter(self.owned.values())).group.loaded.discard_blob(blob, 0)
+        """An object that nothing refers to is deleted, by whichever group: none of them knows it. Without a group here
+        it is left to the lake's gc."""
+        for owned in self.owned.values():
+            owned.group.loaded.discard_blob(blob, 0)
+            break
 
     # ---- all groups of this process -------------------------------------------------------------------------------
 
     def observe(self, observer: Observer) -> None:
+        self._observers.append(observer)
         for owned in self.owned.values():
             owned.group.observers.append(observer)
+
+    def enter(self, owned: OwnedGroup) -> None:
+        """The group is recovered and started: its requests are served here from now on."""
+        if not self.owned:
+            owned.group.usage.give_back(self._usage.take())
+            self._usage = owned.group.usage
+        self.owned[owned.number] = owned
+        owned.group.left = False
+        owned.group.observers.extend(one for one in self._observers if one not in owned.group.observers)
+        for listener in self.listeners:
+            listener.entered(owned)
+
+    def leave(self, number: int) -> None:
+        """Another process serves the group from now on, or nobody does: requests for it are refused here, and whoever
+        follows its streams is told. What was decided may still become durable."""
+        owned = self.owned.pop(number, None)
+        if owned is None:
+            return
+        if self._usage is owned.group.usage:
+            self._usage = next(iter(self.owned.values())).group.usage if self.owned else ReadUsage(self.clock)
+            self._usage.give_back(owned.group.usage.take())
+        leave(owned.group)
+        for listener in self.listeners:
+            listener.left(owned)
 
     def states(self) -> list[dict[str, Any]]:
         return [owned.state() for owned in self.owned.values()]

@@ -38,6 +38,8 @@ class Feed:
         self.position = position
         self.wake: Callable[[], None] = lambda: None
         """Called when there may be more to take."""
+        self.ended: Callable[[], None] = lambda: None
+        """Called when nothing more comes here: another process serves the group."""
         self._matches = matches
         self._grown: dict[int, LoadedStream] = {}
         self._due = False
@@ -119,6 +121,9 @@ class Feed:
     def pass_ended(self) -> None:
         if self._grown:
             self.wake()
+
+    def left(self) -> None:
+        self.ended()
 
     def _wake_later(self) -> None:
         self._due = False

@@ -117,7 +117,7 @@ class Flusher:
             doubt, self._doubt = self._doubt, True
             if doubt:
                 await self._reconcile()
-            file, extents = await asyncio.to_thread(self._lake.settle, runs, group.number)
+            file, extents = await asyncio.to_thread(self._lake.settle, runs, group.number, group.epoch)
             group.settle(file, extents, streams)
             if doubt:
                 # A commit that was still on its way has either come before ours or found its version taken.
@@ -149,7 +149,7 @@ class Flusher:
             # In this order: what a checkpoint moves from one to the other is seen in at least one of them.
             fresh = set(group.loaded.new_files)
             alive = await asyncio.to_thread(catalog.alive)
-            await asyncio.to_thread(self._lake.reconcile, alive, fresh, group.number)
+            await asyncio.to_thread(self._lake.reconcile, alive, fresh, group.number, group.epoch)
             if catalog.table_behind:
                 await asyncio.to_thread(catalog.table_followed)
 

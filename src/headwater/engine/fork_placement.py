@@ -77,8 +77,8 @@ class ForkPlacement:
         async with self._decide(key):
             wanted = await engine.locate(source)
             home = engine.home(key)
-            current = engine.owned[home].placements.get(key)
-            if wanted == (home if current is None else current.group) or engine.owned[home].group.has(key):
+            current = engine.serving(home).placements.get(key)
+            if wanted == (home if current is None else current.group) or engine.serving(home).group.has(key):
                 return
             # Where a stream of that name lives already, the creation is refused by what it finds.
             if current is None or await self._is_left(key, current):
@@ -92,7 +92,7 @@ class ForkPlacement:
 
     async def _log(self, key: str, group: int | None) -> None:
         future = OutcomeFuture()
-        home = self._engine.owned[self._engine.home(key)].group
+        home = self._engine.serving(self._engine.home(key)).group
         home.note(Placements.name, encode(Placed(key, group)), future)
         await future.success()
 
@@ -102,7 +102,7 @@ class ForkPlacement:
         return self._engine.place(key)
 
     async def _answer_left(self, key: str, number: int, version: int) -> bool:
-        group = self._engine.owned[number].group
+        group = self._engine.serving(number).group
         if group.has(key):
             return False
         self._engine.bar(key, version)
@@ -114,7 +114,7 @@ class ForkPlacement:
     async def _tidy(self, key: str) -> None:
         """A stream that lived elsewhere was deleted: its name goes back to its home."""
         async with self._decide(key):
-            current = self._engine.owned[self._engine.home(key)].placements.get(key)
+            current = self._engine.serving(self._engine.home(key)).placements.get(key)
             if current is not None and key not in self._sent and await self._is_left(key, current):
                 await self._log(key, None)
 
@@ -138,3 +138,6 @@ class ForkPlacement:
 
     def pass_ended(self) -> None:
         """Nothing waits for the end of a pass."""
+
+    def left(self) -> None:
+        """Whoever serves the group now tells of its streams."""

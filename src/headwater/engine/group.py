@@ -19,27 +19,17 @@ from headwater.engine.locks import GroupLocks
 from headwater.engine.pending_answers import Outcome, PendingAnswers, Waiter
 from headwater.engine.retention import RetentionRules
 from headwater.engine.usage import ReadUsage
-from headwater.errors import Failure, LogUnavailable, Overloaded, StreamNotFound, StreamSoftDeleted
+from headwater.errors import Failure, GroupMoved, LogUnavailable, Overloaded, StreamNotFound, StreamSoftDeleted
 from headwater.model import buckets as bucket_rules
 from headwater.model.commands import BucketCommand, Command, Create, Durability
-from headwater.model.events import (
-    Appended,
-    Created,
-    Deleted,
-    Event,
-    Noted,
-    Settled,
-    SnapshotPublished,
-    Touched,
-    Trimmed,
-)
+from headwater.model.events import Appended, Created, Deleted, Noted, Settled, SnapshotPublished, Touched, Trimmed
 from headwater.model.extents import Extent
 from headwater.model.forks import ColdOffset
 from headwater.model.lineage import Incarnation, Lineage
 from headwater.model.stream import CreatedAndAppended, Limits, Unchanged, decide
 from headwater.model.stream_state import evolve
 from headwater.model.timeline import RECORD_BYTES
-from headwater.ports import Catalog, Clock, Log
+from headwater.ports import FENCED, Catalog, Clock, Log
 
 NEW_MAX = 100_000
 """Streams created and not in the catalog yet, about 2 kB of memory each. It takes some thousand a second."""
@@ -73,6 +63,10 @@ class Group:
         self.resolve_cold: Callable[[ColdOffset, str, Command, Waiter], None] | None = None
         """Looks up a place that memory does not hold, then submits the command again."""
         self.lineage = Lineage(tuple(Incarnation(*one) for one in catalog.incarnations()))
+        self.left = False
+        """See `engine.leaving`."""
+        self.epoch = 0
+        """Of this ownership, in a cluster."""
         self.appends_count = 0
         self.settled_count = 0
         """Files that records settled into since the start."""
@@ -107,8 +101,8 @@ class Group:
                 stream = self.loaded.find(key)
             if stream is not None and stream.deadline_ms <= now_ms:
                 stream = self._expired(stream, now_ms)
-            if log.failure is not None:
-                raise LogUnavailable(log.failure.reason)
+            if log.failure is not None or self.left:
+                raise self._unavailable()
             source = None
             if type(command) is Create and command.fork is not None:
                 source = self._source(command.fork.source, now_ms)
@@ -153,8 +147,8 @@ class Group:
     def submit_bucket(self, command: BucketCommand, waiter: Waiter) -> None:
         """The same for a command about a bucket."""
         try:
-            if self.log.failure is not None:
-                raise LogUnavailable(self.log.failure.reason)
+            if self.closed:
+                raise self._unavailable()
             event = bucket_rules.decide(self.loaded.bucket(command.name), command, self.clock.now_ms())
         except Failure as failure:
             self._answers.answer(waiter, failure, None)
@@ -166,10 +160,10 @@ class Group:
     def note(self, domain: str, body: bytes, waiter: Waiter | None = None) -> None:
         """Logs something that happened in a domain, makes it true there, and answers when it is durable.
 
-        Raises LogUnavailable, and then nothing has happened.
+        Raises LogUnavailable or GroupMoved, and then nothing has happened.
         """
-        if self.log.failure is not None:
-            raise LogUnavailable(self.log.failure.reason)
+        if self.closed:
+            raise self._unavailable()
         event = Noted(domain, body, self.clock.now_ms())
         position = self._answers.sync_target = self.log.add(event, True)
         self.domains[domain].apply(body, event.at_ms, position)
@@ -180,7 +174,7 @@ class Group:
 
         Extents of streams that were deleted meanwhile are dropped; their rows in the file are dead.
         """
-        if self.log.failure is not None:
+        if self.closed:
             return
         loaded = self.loaded.by_key
         alive = [extent for extent in extents if loaded.get(streams[extent.sid].key) is streams[extent.sid]]
@@ -265,7 +259,7 @@ class Group:
             self.loaded.released(stream, freed)
         self._queue(position, waiter, event, None)
 
-    def _queue(self, position: int, waiter: Waiter | None, event: Event, stream: LoadedStream | None) -> None:
+    def _queue(self, position: int, waiter: Waiter | None, event: Outcome, stream: LoadedStream | None) -> None:
         if position <= self.log.synced:
             if waiter is not None:
                 waiter.resolve(event)
@@ -274,7 +268,7 @@ class Group:
             self._want_commit()
 
     def _publish_later(
-        self, key: str, position: int, waiter: Waiter | None, event: Event, stream: LoadedStream
+        self, key: str, position: int, waiter: Waiter | None, event: Outcome, stream: LoadedStream
     ) -> None:
         self._answers.sync_target = position
         if position <= self.log.synced:
@@ -333,7 +327,7 @@ class Group:
         for observer in self.observers:
             observer.pass_ended()
         if log.failure is not None:
-            self._fail(log.failure.reason)
+            self._fail()
 
     def _mark_published(self, key: str, position: int) -> None:
         if self._unpublished.get(key, 0) <= position:
@@ -383,10 +377,20 @@ class Group:
     def failed(self) -> bool:
         return self.log.failure is not None and self._told_failure
 
-    def _fail(self, reason: str) -> None:
+    @property
+    def closed(self) -> bool:
+        """Nothing can be logged any more: by a failure, or because another process serves the group."""
+        return self.left or self.log.failure is not None
+
+    def _unavailable(self) -> Failure:
+        failure = self.log.failure
+        # Fenced: what was not acknowledged is not in the log, and never will be.
+        return GroupMoved(self.number) if failure is None or failure.kind == FENCED else LogUnavailable(failure.reason)
+
+    def _fail(self) -> None:
         """Nothing that waits can be promised any more. What was visible stays readable."""
         self._told_failure = True
-        self._answers.fail(LogUnavailable(reason))
+        self._answers.fail(self._unavailable())
 
     # ---- reading ------------------------------------------------------------------------------------------------
 
@@ -395,11 +399,8 @@ class Group:
         return bool(self._unpublished) and key in self._unpublished
 
     def after_published(self, key: str, waiter: Waiter) -> None:
-        """Resolves `waiter` once the creation or deletion of `key` is durable; with LogUnavailable when it never is."""
-        if self.log.failure is None:
-            self._answers.sync.append((self._unpublished[key], waiter, Unchanged(0, False), None))
-        else:
-            waiter.resolve(LogUnavailable(self.log.failure.reason))
+        """Resolves `waiter` once the creation or deletion of `key` is durable; with a failure when it never is."""
+        self._answers.after(self._unpublished[key], waiter)
 
     def after_pending(self, waiter: Waiter) -> None:
         """Resolves `waiter` once everything decided so far is durable; at once when it is."""
@@ -435,7 +436,7 @@ class Group:
         ttl_ms = stream.ttl_ms or 0
         if now_ms - stream.touch_logged_ms >= max(_TOUCH_STEP_MS_MIN, ttl_ms // _TOUCH_STEPS):
             stream.touch_logged_ms = now_ms
-            if self.log.failure is None:
+            if not self.closed:
                 stream.position = self.log.add(Touched(stream.sid, now_ms), False)
                 self.loaded.dirty[stream.sid] = stream
                 self._want_commit()
@@ -443,11 +444,8 @@ class Group:
     # ---- upkeep -------------------------------------------------------------------------------------------------
 
     def _expired(self, stream: LoadedStream, now_ms: int) -> LoadedStream | None:
-        """Deletes a stream whose time has passed; returns it when forks keep it soft-deleted.
-
-        Readers know at once: no write is needed to see the clock.
-        """
-        if self.log.failure is not None:
+        """Deletes a stream whose time has passed; returns it when forks keep it soft-deleted. Readers know at once."""
+        if self.closed:
             return None
         soft = stream.children > 0
         self._delete(stream, Deleted(stream.sid, stream.key, now_ms, expired=True, soft=soft), None)
@@ -478,7 +476,7 @@ class Group:
 
     def apply_retention(self) -> None:
         """Trims streams that grew beyond their policy. Cost grows with those that grew, or that hold something old."""
-        if self.log.failure is not None:
+        if self.closed:
             return
         now_ms = self.clock.now_ms()
         for stream, (offset, seq, position) in self._retention.cuts(now_ms):

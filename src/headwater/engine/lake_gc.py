@@ -128,7 +128,7 @@ class LakeGc:
             some = streams[at : at + DIRTY_SLICE]
             blobs.update(stream.snapshot.blob for stream in some if stream.snapshot is not None)
             await asyncio.sleep(0)
-        return Pending(files, blobs)
+        return Pending(files, blobs, self._group.epoch)
 
     async def _check_retention(self) -> None:
         """Has the policies of streams looked at whose settled records grew too old while they were idle."""

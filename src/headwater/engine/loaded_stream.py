@@ -15,7 +15,7 @@ UNBORN = -1
 
 
 class Follower(Protocol):
-    """Someone who waits for a stream to grow. Both calls come from the group, on the event loop."""
+    """Someone who waits for a stream to grow. All calls come from the group, on the event loop."""
 
     def wake(self, stream: LoadedStream) -> None:
         """More is visible, or the stream was closed."""
@@ -23,6 +23,10 @@ class Follower(Protocol):
 
     def gone(self, stream: LoadedStream) -> None:
         """The stream was deleted or has expired; the follower is already off its list."""
+        ...
+
+    def left(self, stream: LoadedStream) -> None:
+        """Another process serves the stream from now on; the follower is already off its list."""
         ...
 
 
@@ -37,6 +41,10 @@ class Observer(Protocol):
 
     def pass_ended(self) -> None:
         """The log's watermarks moved, and every change they made visible has been told."""
+        ...
+
+    def left(self) -> None:
+        """The group that was observed is served by another process from now on."""
         ...
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from heapq import heappop, heappush, heapreplace
+from heapq import heapify, heappop, heappush, heapreplace
 from itertools import count as _count
 
 from headwater.engine.change_set import UnsavedChanges
@@ -23,6 +23,8 @@ from headwater.model.names import bucket_of
 from headwater.model.row import BucketRow, Snapshot
 from headwater.model.stream_state import NEVER_MS, born, evolve, settle
 from headwater.ports import Catalog
+
+_STALE_MAX = 10_000
 
 
 class LoadedStreams(UnsavedChanges):
@@ -56,6 +58,10 @@ class LoadedStreams(UnsavedChanges):
             self.adopt(stream)
         stream.used = True
         return stream
+
+    def has(self, stream: LoadedStream) -> bool:
+        """True for the very object that stands for a stream here."""
+        return self.by_key.get(stream.key) is stream
 
     def adopt(self, stream: LoadedStream) -> None:
         self.by_key[stream.key] = stream
@@ -250,6 +256,13 @@ class LoadedStreams(UnsavedChanges):
             else:
                 return position - 1
         return tail
+
+    def tidy(self) -> None:
+        """Forgets what only an owner works off: deadlines of streams that are gone, and blobs to be deleted."""
+        self.blobs_discarded.clear()
+        if len(self._deadlines) > 2 * len(self.by_key) + _STALE_MAX:
+            self._deadlines = [entry for entry in self._deadlines if self.has(entry[2])]
+            heapify(self._deadlines)
 
     def due(self, now_ms: int, count_max: int) -> list[LoadedStream]:
         """Streams whose deadline has passed, `count_max` at most. Cost: logarithmic in those that have one."""

@@ -24,6 +24,7 @@ from headwater.engine.swap import Swapper
 from headwater.engine.upkeep import Upkeep
 from headwater.ports import Blobs, CatalogCopy, FileLog, Lake, Rng
 
+_READS_LOOK_S = 0.02
 INCARNATIONS_TOLD = 8
 """The newest ones: enough for whoever comes back to find where two copies of a log part."""
 
@@ -64,7 +65,7 @@ class CatalogFiles(Protocol):
 class OwnedGroup:
     """`log`, `lake` and `files` are None for a node that keeps nothing: it has none of what works on them.
 
-    `log` is the group's own, as far as it is a log in files.
+    `log` is the group's own, as far as it is a log in files: a group on another one has no swaps, backups and erasures.
     """
 
     def __init__(
@@ -107,7 +108,9 @@ class OwnedGroup:
         self.backups: Backups | None = None
         self.eraser: Eraser | None = None
         self._lake_files: Any = None
-        if lake is None or files is None or log is None:
+        self.on_log_failed: Callable[[], None] = lambda: None
+        """Called once, when the log has failed and everybody who waited was told."""
+        if lake is None or files is None:
             return
         self._lake_files = files.open()
         self.flusher = Flusher(
@@ -122,6 +125,10 @@ class OwnedGroup:
             options.lake_grace_ms,
             told("gc"),
         )
+        if log is None:
+            # A swap of files is not in the log, so no other node would know of it; backups and erasures copy and cut
+            # files of the log.
+            return
         self.swapper = Swapper(group, lake, self.flusher, files.open)
         self.backups = Backups(group, log, self.flusher, files.copy, files.held_directory, rng)
         self.eraser = Eraser(group, log, self.flusher, lake, self.backups, files.open, files.scrub)
@@ -135,14 +142,19 @@ class OwnedGroup:
         """Folds the log over the catalog and opens it for writing; returns how many events that were."""
         count = recover(self.group)
         begin_incarnation(self.group, self._rng)
-        self.group.log.start(self._progress)
+        self.open()
         return count
+
+    def open(self) -> None:
+        """Opens the log for writing. Everything it holds is in the group."""
+        self.group.log.start(self._progress)
 
     def _progress(self) -> None:
         failed_before = self.group.failed
         self.group.progress()
         if self.group.failed and not failed_before:
             self._report("log", f"it acknowledges nothing any more: {self.group.log.failure}")
+            self.on_log_failed()
 
     def start(self) -> None:
         """Starts what works beside the log."""
@@ -152,17 +164,23 @@ class OwnedGroup:
         if self.lake_gc is not None:
             self.lake_gc.start()
 
-    async def stop(self) -> None:
-        """Ends everything, takes a last checkpoint and closes log and catalog. May be called after a failed start."""
+    async def rest(self) -> None:
+        """Ends what works for the lake, and waits for what of it is under way. Requests are served as before."""
         if self.swapper is not None:
             await self.swapper.stop()
         if self.lake_gc is not None:
             await self.lake_gc.stop()
-        if self._lake_files is not None:
-            self._lake_files.close()
         if self.flusher is not None:
             await self.flusher.stop()
+
+    async def stop(self) -> None:
+        """Ends everything, takes a last checkpoint and closes log and catalog. May be called after a failed start."""
+        await self.rest()
+        if self._lake_files is not None:
+            self._lake_files.close()
         await self.upkeep.stop()
+        while self.group.left and self.reads.pending:
+            await self.group.clock.sleep(_READS_LOOK_S)  # the process goes on, and somebody waits for them
         self.reads.close()
         self.group.log.close()
         self.group.catalog.close()

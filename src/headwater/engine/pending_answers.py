@@ -10,7 +10,7 @@ from collections import deque
 from typing import Protocol
 
 from headwater.engine.loaded_stream import LoadedStream
-from headwater.errors import Failure, LogUnavailable
+from headwater.errors import Failure, GroupMoved, LogUnavailable
 from headwater.model.events import Event
 from headwater.model.stream import CreatedAndAppended, Unchanged
 from headwater.ports import Log
@@ -49,7 +49,8 @@ class PendingAnswers:
         if self.sync_target <= log.synced and disk_target <= log.written:
             waiter.resolve(outcome)
         elif log.failure is not None:
-            waiter.resolve(LogUnavailable(log.failure.reason))
+            moved = type(outcome) is GroupMoved  # says nothing of what came before it
+            waiter.resolve(outcome if moved else LogUnavailable(log.failure.reason))
         elif self.sync_target <= log.synced:
             self.disk.append((disk_target, waiter, outcome, None))
         else:
@@ -70,7 +71,7 @@ class PendingAnswers:
                 synced = queue[0][0] - 1
         return synced
 
-    def fail(self, failure: LogUnavailable) -> None:
+    def fail(self, failure: Failure) -> None:
         """Nothing that waits can be promised any more."""
         for queue in (self.sync, self.disk):
             while queue:

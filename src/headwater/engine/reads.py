@@ -18,7 +18,7 @@ from headwater.engine.loaded_stream import LoadedStream
 from headwater.engine.pending_answers import Waiter
 from headwater.engine.read_ahead import ANSWERS, Ahead
 from headwater.engine.read_plan import Cold, Data, Slice, plan, shown
-from headwater.errors import BadHeader, BadQuery, BadSnapshotOffset, Failure, Overloaded
+from headwater.errors import BadHeader, BadQuery, BadSnapshotOffset, Failure, GroupMoved, Overloaded
 from headwater.model import forks
 from headwater.model.commands import Command, Create, ForkPoint, PublishSnapshot, Trim
 from headwater.model.extents import Extent, Records
@@ -192,6 +192,9 @@ class Reads:
         return self._lake
 
     def run(self, work: Callable[[], T], finish: Callable[[T | Failure], None]) -> None:
+        if self._group.left:
+            finish(GroupMoved(self._group.number))
+            return
         if self.pending >= PENDING_MAX:
             finish(Overloaded("too many reads wait for the lake"))
             return

@@ -10,6 +10,8 @@ holds, is put back into memory.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from headwater.engine.group import Group
 from headwater.engine.loaded_stream import LoadedStream
 from headwater.model.events import (
@@ -18,6 +20,7 @@ from headwater.model.events import (
     BucketDeleted,
     Created,
     Deleted,
+    Event,
     Noted,
     Settled,
     SnapshotPublished,
@@ -28,6 +31,7 @@ from headwater.model.stream_state import evolve, initial_id
 from headwater.ports import Rng
 
 INCARNATION_BYTES = 8
+_FORGOTTEN_MAX = 10_000
 
 
 class LogContradiction(Exception):
@@ -36,7 +40,10 @@ class LogContradiction(Exception):
 
 def recover(group: Group) -> int:
     """Folds the whole retained log into `group`; returns how many events it held. Linear in the retained log."""
-    return _Fold(group).run()
+    fold = Fold(group)
+    count = fold.feed(group.log.replay(fold.checkpoint))
+    fold.finish()
+    return count
 
 
 def begin_incarnation(group: Group, rng: Rng) -> None:
@@ -45,61 +52,81 @@ def begin_incarnation(group: Group, rng: Rng) -> None:
     group.catalog.keep_incarnations(group.lineage.incarnations)
 
 
-class _Fold:
+class Fold:
+    """Makes the events of a log true in a group, in their order, all at once or as they come.
+
+    Checkpoints may be taken and streams unloaded between two calls of `feed`.
+    """
+
     def __init__(self, group: Group) -> None:
+        """The domains of the group are those that its events speak of: they are given their state here."""
         self._group = group
         self._loaded = group.loaded
-        self._checkpoint = group.catalog.position
+        self.checkpoint = group.catalog.position
+        """What the catalog was true for when the fold began."""
+        self._floor = group.catalog.log_floor
         self._live: dict[int, LoadedStream] = {}
         self._orphans: set[int] = set()
         """Streams that some later event must delete: they appear in the log, but not in the catalog."""
-
-    def run(self) -> int:
-        group = self._group
-        count = 0
         for name, domain in group.domains.items():
             if domain.in_memory:
                 domain.restore(group.catalog.load_things(name))
-        floor = group.catalog.log_floor
-        for position, event in group.log.replay(self._checkpoint):
+
+    def feed(self, events: Iterable[tuple[int, Event]]) -> int:
+        """The next events of the log, each with the position after it; returns how many that were."""
+        group, checkpoint, floor = self._group, self.checkpoint, self._floor
+        count = 0
+        for position, event in events:
             if position <= floor:
                 pass  # the log need not even hold it any more: the catalog and the lake have all of it
             elif isinstance(event, Noted):
-                if position > self._checkpoint:
+                if position > checkpoint:
                     group.domains[event.domain].apply(event.body, event.at_ms, position)
             elif isinstance(event, Settled):
-                if position > self._checkpoint:
+                if position > checkpoint:
                     self._settle(event, position)
             elif isinstance(event, BucketCreated | BucketDeleted):
                 bucket = self._loaded.bucket(event.name)
-                if position > (self._checkpoint if bucket is None else bucket.position):
+                if position > (checkpoint if bucket is None else bucket.position):
                     self._loaded.change_bucket(event, position)
             else:
                 self._apply(position, event)
             count += 1
-        if group.log.head > group.catalog.log_floor:
+        return count
+
+    def check(self) -> None:
+        """What was fed is all that the log holds for now. Raises LogContradiction unless it fits the catalog."""
+        log, floor = self._group.log, self._floor
+        if log.head > floor and log.head > self._group.catalog.log_floor:
             raise LogContradiction(
-                f"the log begins at position {group.log.head}, but the catalog counts on it from "
-                f"{group.catalog.log_floor} on: log files are missing; restore them"
+                f"the log begins at position {log.head}, but the catalog counts on it from "
+                f"{floor} on: log files are missing; restore them"
             )
-        if group.log.tail < self._checkpoint:
+        if log.tail < self.checkpoint:
             raise LogContradiction(
-                f"the catalog is true for log position {self._checkpoint}, but the log ends at {group.log.tail}: "
+                f"the catalog is true for log position {self.checkpoint}, but the log ends at {log.tail}: "
                 f"log files are missing; restore them"
             )
         if self._orphans:
             raise LogContradiction(f"the log speaks of streams {sorted(self._orphans)[:5]} that were never created")
+
+    def finish(self) -> None:
+        """The group is going to be served. Raises LogContradiction."""
+        self.check()
         for stream in self._loaded.by_key.values():
-            stream.visible = stream.tail
-            stream.closed_visible = stream.closed
             if stream.retention is not None:
                 self._group.check_retention(stream)  # it may hold what grew too old meanwhile
-        return count
+
+    def tidy(self) -> None:
+        """Forgets streams that were unloaded or deleted, when these are most of what is remembered."""
+        by_key = self._loaded.by_key
+        if len(self._live) > 2 * len(by_key) + _FORGOTTEN_MAX:
+            self._live = {sid: stream for sid, stream in self._live.items() if by_key.get(stream.key) is stream}
 
     def _apply(self, position: int, event: StreamEvent) -> None:
         sid = event.sid
         stream = self._find(sid)
-        fresh = position > self._checkpoint
+        fresh = position > self.checkpoint
         if type(event) is Created:
             self._group.give_out_after(sid)
             if stream is not None:
@@ -108,7 +135,8 @@ class _Fold:
                 self._put_back(stream, event.records, stream.fork_at, position, *initial_id(event))
             elif fresh and sid not in self._loaded.removed:
                 parent = None if event.forked is None else self._find(event.forked.sid)
-                self._live[sid] = self._loaded.create(event, position, parent)
+                self._live[sid] = stream = self._loaded.create(event, position, parent)
+                _show(stream)
         elif stream is None:
             if type(event) is Deleted:
                 self._orphans.discard(sid)
@@ -121,6 +149,7 @@ class _Fold:
                 self._loaded.count(stream.key, -1, event.at_ms, position)
         elif type(event) is Deleted:
             self._loaded.delete(stream, event, position)
+            _show(stream)
         else:
             self._go_on(stream, event, position)
 
@@ -129,6 +158,7 @@ class _Fold:
         if type(event) is Appended and event.start != stream.tail:
             raise LogContradiction(f"stream {stream.key} ends at {stream.tail}, the log continues it at {event.start}")
         evolve(stream, event, position)
+        _show(stream)
         self._loaded.dirty[stream.sid] = stream
         if isinstance(event, Trimmed | SnapshotPublished):
             self._loaded.cut(stream)
@@ -147,6 +177,8 @@ class _Fold:
 
     def _find(self, sid: int) -> LoadedStream | None:
         stream = self._live.get(sid)
+        if stream is not None and self._loaded.by_key.get(stream.key) is not stream:
+            stream = None  # unloaded since, or deleted
         if stream is None and sid not in self._loaded.removed:
             row = self._group.catalog.load_sid(sid)
             if row is not None:
@@ -173,3 +205,9 @@ class _Fold:
         if start < stream.earliest and not keep_all:
             timeline.drop_before(timeline.index_until(stream.earliest))
         self._loaded.hold(stream, timeline.held_bytes - held, position)
+
+
+def _show(stream: LoadedStream) -> None:
+    """What the log holds is durable: readers may see it."""
+    stream.visible = stream.tail
+    stream.closed_visible = stream.closed

@@ -78,6 +78,7 @@ TABLE: dict[type[Failure], Row] = {
     # A log that fails after the write was gathered leaves its effect unknown: it may be found after a restart.
     LogUnavailable: Row(503, "log_unavailable", "ERR_UNAVAILABLE", True, False),
     NotServedHere: Row(503, "not_served_here", "ERR_UNAVAILABLE", True, True),
+    GroupMoved: Row(503, "group_moved", "ERR_UNAVAILABLE", True, True),
     MemberUnavailable: Row(503, "member_unavailable", "ERR_UNAVAILABLE", True, True),
     NoOwner: Row(503, "no_owner", "ERR_UNAVAILABLE", True, True),
     OutcomeUnknown: Row(503, "outcome_unknown", "ERR_UNAVAILABLE", True, False),

@@ -9,6 +9,7 @@ from headwater.errors.base import Facts, Failure
 
 __all__ = [
     "AnotherLog",
+    "GroupMoved",
     "InternalError",
     "LogSetBack",
     "LogUnavailable",
@@ -85,6 +86,19 @@ class InternalError(Failure):
 
     def details(self) -> dict[str, object]:
         return {"request_id": self.request_id}
+
+
+class GroupMoved(Failure):
+    """The group went to another process while the request was here. It changed nothing."""
+
+    def __init__(self, group: int) -> None:
+        self.group = group
+
+    def message(self) -> str:
+        return f"group {self.group} moved to another node; retry"
+
+    def facts(self) -> Facts:
+        return {"retry_after_s": RETRY_AFTER_S}
 
 
 class NoSuchGroup(Failure):

@@ -9,6 +9,9 @@ Owns which, and the order in which they go. Never rewrites a file: one that is d
 A crash between any two steps leaves something for the next run and never an extent without its file. Things are listed
 before it is asked what is known of them, so whatever was finished in between is known; what is younger than the grace
 period is not touched at all. Cost: a listing of the store and the table, an index lookup per file and per snapshot.
+
+In a cluster an owner that was fenced and does not know it may still run this. What a later epoch wrote is not touched
+either, and what is unused in an earlier one is never used again: it can remove garbage, never data.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from itertools import chain
 
 import msgspec
 
-from headwater.lake.names import SNAPSHOTS, data_prefix, snapshot_owner
+from headwater.lake.names import SNAPSHOTS, data_prefix, epoch_of, snapshot_owner
 from headwater.lake.store import ObjectStore, Stored
 from headwater.ports import Erasure, GcFiles, LakeGcResult, Pending, breathe
 
@@ -88,7 +91,14 @@ def plan(listing: Listing, group: int, lake_files: GcFiles, pending: Pending, be
     table = listing.table
     ours = {path for path in table if path.startswith(data_prefix(group))}
     # Committed, but never logged: a crash or a lost answer came between, and the records settled again elsewhere.
-    stray = {path for path in ours if path not in known and path not in pending.files and table[path] <= before_ms}
+    stray = {
+        path
+        for path in ours
+        if path not in known
+        and path not in pending.files
+        and table[path] <= before_ms
+        and epoch_of(path) <= pending.epoch
+    }
     leaving = (unused & ours) | stray
     noted = {name: dead_ms for name in unused if (dead_ms := known.get(name)) is not None}
     erasure = lake_files.erasure()
@@ -99,7 +109,10 @@ def plan(listing: Listing, group: int, lake_files: GcFiles, pending: Pending, be
         [
             stored
             for stored in listing.data
-            if stored.key not in known and stored.key not in table and stored.key not in pending.files
+            if stored.key not in known
+            and stored.key not in table
+            and stored.key not in pending.files
+            and epoch_of(stored.key) <= pending.epoch
         ],
         [stored for stored in _breathing(listing.snapshots, check) if not _meant(stored.key, lake_files, pending)],
         listing.leftovers,
@@ -118,7 +131,7 @@ def _breathing(stored: list[Stored], check: Check) -> Iterator[Stored]:
 def _meant(key: str, lake_files: GcFiles, pending: Pending) -> bool:
     """True for a blob that a stream refers to, and for what does not look like a snapshot of ours."""
     owner = snapshot_owner(key)
-    return owner is None or key in pending.blobs or lake_files.refers(owner[1], key)
+    return owner is None or epoch_of(key) > pending.epoch or key in pending.blobs or lake_files.refers(owner[1], key)
 
 
 def carry_out(

@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from headwater.lake.names import data_prefix
+from headwater.lake.names import data_prefix, epoch_of, epoch_token
 from headwater.lake.store import LakeDamaged, ObjectMissing, ObjectStore, StoreError
 from headwater.model.extents import Extent, Records, Run, Stretch
 from headwater.ports import BlobsUnavailable, Clock, GcFiles, LakeGcResult, Pending, Relocated, Rng
@@ -64,10 +64,10 @@ class DeltaLake:
         self._reader: Reader | None = None
         self._gone_before: list[str] = []
 
-    def settle(self, runs: list[Run], group: int) -> tuple[str, list[Extent]]:
+    def settle(self, runs: list[Run], group: int, epoch: int = 0) -> tuple[str, list[Extent]]:
         from headwater.lake.writer import build
 
-        built = build(runs, group, self._rng.token(8).hex())
+        built = build(runs, group, epoch_token(epoch, self._rng.token(8).hex()))
 
         def store() -> None:
             self._store.put(built.file.path, built.data)
@@ -76,12 +76,12 @@ class DeltaLake:
         _translated(store)
         return built.file.path, built.extents
 
-    def reconcile(self, alive: dict[str, bool], fresh: set[str], group: int) -> int:
+    def reconcile(self, alive: dict[str, bool], fresh: set[str], group: int, epoch: int = 0) -> int:
         def mend() -> int:
             table = self._opened()
             present = table.files()
             ours = [path for path in present if path.startswith(data_prefix(group))]
-            stray = [path for path in ours if path not in alive and path not in fresh]
+            stray = [path for path in ours if path not in alive and path not in fresh and epoch_of(path) <= epoch]
             adds = self._described(path for path, used in alive.items() if used and path not in present)
             if adds or stray:
                 # One commit: a row that only moved is never there twice, nor missing.

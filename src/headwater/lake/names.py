@@ -5,14 +5,31 @@ Owns the layout of keys. Never loads Arrow: a node that settles nothing uses thi
     data/<group>/<position>-<token>.parquet             a file of the table; position: the log position of its newest
                                                         record, 20 digits
     snapshots/<group>/<incarnation>/<offset>-<token>    a snapshot of one stream
+    e<epoch>-<token>                                    in a cluster, the token of either: in which epoch of the group's
+                                                        owner it was written
     snapshots/<incarnation>/<offset>-<token>            the same of group 0, from before there were groups
 """
 
 from __future__ import annotations
 
+import re
+
 from headwater.lake.store import ObjectStore
 
 DATA, SNAPSHOTS = "data", "snapshots"
+
+
+_EPOCH = re.compile(r"-e(\d{1,18})-[^-/]*$")
+
+
+def epoch_token(epoch: int, token: str) -> str:
+    return f"e{epoch}-{token}" if epoch else token
+
+
+def epoch_of(key: str) -> int:
+    """In which epoch an object was written; 0: by a node that has none."""
+    found = _EPOCH.search(key)
+    return 0 if found is None else int(found[1])
 
 
 def data_prefix(group: int) -> str:

@@ -14,6 +14,8 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator
 
+import msgspec
+
 from headwater.log import entries
 from headwater.log.medium import Entries, Gone, Lost, MediumError, Taken, Unavailable, Unsure
 from headwater.log.quorum_entries import (
@@ -107,6 +109,10 @@ class QuorumLog:
         self._pumping = False
         self._closing = False
         self._idle: asyncio.Future[None] | None = None
+        self.kept_after: int | None = None
+        """An owner purges nothing that ends after this position, whatever `trim` allows: others begin there. None:
+        everything that `trim` allows may go."""
+        self._begun: list[tuple[str, int]] = []
         self._purge_below = 0
         self._purging: asyncio.Task[None] | None = None
         self.head = 0
@@ -124,6 +130,14 @@ class QuorumLog:
     def owner(self) -> Claim | None:
         """The last claim that was read."""
         return self._reader.claim
+
+    @property
+    def identity(self) -> str:
+        return f"{self.cursor.incarnation:016x}" if self.cursor.incarnation else ""
+
+    def incarnations(self) -> list[tuple[str, int]]:
+        begun, self._begun = self._begun, []
+        return begun
 
     # ---- following ----------------------------------------------------------------------------------------------
 
@@ -169,7 +183,10 @@ class QuorumLog:
         await self._medium.wait(self._reader.cursor.number)
 
     def _take(self, number: int, data: bytes) -> list[tuple[int, Event]]:
+        before = self._reader.claim
         events = self._reader.take(number, data)
+        if (claim := self._reader.claim) is not before and claim is not None:
+            self._begun.append((claim.incarnation, self._reader.cursor.position))
         self._ends.append((self._reader.cursor.position, number))
         self._stand()
         return events
@@ -195,7 +212,7 @@ class QuorumLog:
         tells. Raises Gone, Lost.
         """
         at = self._reader.cursor
-        claim = Claim(claim.owner, claim.address, claim.cluster_format, at.epoch + 1)
+        claim = msgspec.structs.replace(claim, epoch=at.epoch + 1)
         incarnation = at.incarnation or int.from_bytes(self._token(8), "little") | 1
         begin = Cursor(at.number, at.position, claim.epoch, False, incarnation)
         data = encode_entry(KIND_CLAIM, begin, self._token(TOKEN_BYTES), [encode_claim(claim)])
@@ -360,11 +377,17 @@ class QuorumLog:
         self._on_progress()
         self._end_when_idle()
 
+    def give_up(self, reason: str) -> None:
+        if self.failure is None:
+            self._fail(LogFailure(BROKEN, reason))
+
     # ---- forgetting and closing ---------------------------------------------------------------------------------
 
     def trim(self, below: int) -> None:
         """See `Log.trim`. A standby forgets what it knows of those entries; only an owner lets them be purged."""
         number = 0
+        if self._owns and self.kept_after is not None:
+            below = min(below, self.kept_after)
         # The newest entry stays: it says where the log ends.
         while len(self._ends) > 1 and self._ends[0][0] <= below:
             self.head, number = self._ends.popleft()

@@ -75,6 +75,8 @@ class Claim(msgspec.Struct, frozen=True, array_like=True):
     """The cluster's format version: rises only when every member can read what comes with it."""
     epoch: int = 0
     """Given by the log when the claim is made."""
+    incarnation: str = ""
+    """Id of the incarnation of the log that it begins (see `model.lineage`), chosen at random by who claims."""
 
 
 class Cursor(msgspec.Struct, frozen=True, array_like=True):

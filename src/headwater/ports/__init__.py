@@ -35,3 +35,4 @@ from headwater.ports.log import FileLog as FileLog
 from headwater.ports.log import Log as Log
 from headwater.ports.log import LogCopy as LogCopy
 from headwater.ports.log import LogFailure as LogFailure
+from headwater.ports.log import SharedLog as SharedLog

@@ -38,6 +38,8 @@ class Pending(msgspec.Struct, frozen=True):
 
     files: set[str]
     blobs: set[str]
+    epoch: int = 0
+    """Of the owner that asks: what was written in a later one is not its to judge."""
 
 
 class LakeGcResult(msgspec.Struct, frozen=True):
@@ -157,14 +159,15 @@ class Relocation(Protocol):
 class Lake(Protocol):
     """Where settled records are. Calls block: they belong in worker threads. All raise BlobsUnavailable."""
 
-    def settle(self, runs: list[Run], group: int) -> tuple[str, list[Extent]]:
+    def settle(self, runs: list[Run], group: int, epoch: int = 0) -> tuple[str, list[Extent]]:
         """Writes one file with all runs and commits it to the table; returns its name and where each run is in it.
+        `epoch` is that of the group's owner, which the file is named with.
 
         Crash-safe: until it returns, nothing refers to what it wrote.
         """
         ...
 
-    def reconcile(self, alive: dict[str, bool], fresh: set[str], group: int) -> int:
+    def reconcile(self, alive: dict[str, bool], fresh: set[str], group: int, epoch: int = 0) -> int:
         """Makes the table follow the catalog after a crash, or an answer that got lost. Returns how many files moved.
 
         `alive`: files that are not dead, and whether extents refer to them; `fresh`: files that only the log speaks of.

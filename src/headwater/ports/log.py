@@ -107,6 +107,27 @@ class Log(Protocol):
         ...
 
 
+class SharedLog(Log, Protocol):
+    """A log that several processes read, and one of them writes."""
+
+    @property
+    def identity(self) -> str:
+        """By what the log is told from every other one; "" while nobody has written to it."""
+        ...
+
+    def incarnations(self) -> list[tuple[str, int]]:
+        """(id, position) of those that began in what was read since the last call, in order."""
+        ...
+
+    async def more(self) -> list[tuple[int, Event]]:
+        """What follows in the log, with positions; [] at its end for now."""
+        ...
+
+    def give_up(self, reason: str) -> None:
+        """Whoever uses this object cannot go on: it fails, unless it has failed already. Others are not concerned."""
+        ...
+
+
 class FileLog(Log, Protocol):
     """A log in files of this machine, and what only files can do."""
 

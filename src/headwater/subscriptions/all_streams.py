@@ -14,11 +14,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from headwater.engine.engine import Engine
-from headwater.errors import BadAck, Failure, MemberUnavailable, OutcomeUnknown
+from headwater.errors import BadAck, Failure, GroupMoved, MemberUnavailable, OutcomeUnknown
 from headwater.model.subscriptions import Tail, key_of
 from headwater.subscriptions.local_streams import ELSEWHERE, LocalStreams, Row, State
 
-AWAY = (MemberUnavailable, OutcomeUnknown)
+AWAY = (MemberUnavailable, OutcomeUnknown, GroupMoved)
 """What a question ends with when the other process cannot answer it."""
 QUESTION_STREAMS = 2_000
 """Streams in one question."""

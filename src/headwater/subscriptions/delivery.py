@@ -180,6 +180,8 @@ class Deliveries:
                 # A wake stream of very many subscriptions: an event that is there twice does no harm.
                 await self._streams.announce(path, payload, None)
         except Failure as failure:
+            if sub.uid not in self._by_uid:
+                return  # it was deleted, or its group is served by another process
             if isinstance(failure, LogUnavailable) and self._wakes.group(sub.id).log.failure is not None:
                 return  # nothing goes on here before a restart
             self._announce_again(sub, current.wake_id, failures, str(failure))

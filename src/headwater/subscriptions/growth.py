@@ -6,7 +6,7 @@ Owns what follows for every subscription that a stream belongs to. Never asks an
 from __future__ import annotations
 
 from headwater.engine.loaded_stream import LoadedStream
-from headwater.errors import LogUnavailable
+from headwater.errors import GroupMoved, LogUnavailable
 from headwater.model import subscriptions as model
 from headwater.model.subscriptions import Link, Subscription
 from headwater.subscriptions.hints import Hint
@@ -49,6 +49,9 @@ class Growth:
 
     def pass_ended(self) -> None:
         """Nothing waits for the end of a pass: `grown` has left its work to a turn of its own."""
+
+    def left(self) -> None:
+        """Whoever serves the group now tells of its streams."""
 
     # ---- streams of any process ---------------------------------------------------------------------------------
 
@@ -96,7 +99,7 @@ class Growth:
             link = sub.links.get(path)
             if link is None or link.sid != sid:
                 self._wakes.note(model.Linked(sub.uid, [(path, sid, linked_at)]))
-        except LogUnavailable:
+        except (LogUnavailable, GroupMoved):
             return
         if path not in sub.pending:
             self._wakes.registry(sub.id).grew(sub, path)

@@ -112,6 +112,9 @@ class Hints:
     def pass_ended(self) -> None:
         """Nothing waits for the end of a pass: whoever waits for hints takes them in a later turn of the loop."""
 
+    def left(self) -> None:
+        """Whoever serves the group now tells of its streams."""
+
     def _wanting(self, path: str) -> list[_Asker]:
         return [] if model.reserved(path) else [asker for asker in self._askers.values() if asker.wants(path)]
 

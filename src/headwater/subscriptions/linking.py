@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import structlog
 
 from headwater.engine.outcome_future import OutcomeFuture
-from headwater.errors import LogUnavailable
+from headwater.errors import GroupMoved, LogUnavailable
 from headwater.model import subscriptions as model
 from headwater.model.subscriptions import LinkRow, Subscription
 from headwater.subscriptions.all_streams import AWAY, AllStreams
@@ -40,7 +40,7 @@ class Linking:
 
     def _ended(self, uid: str, task: asyncio.Task[None]) -> None:
         self._walks.pop(uid, None)
-        if not task.cancelled() and isinstance(task.exception(), LogUnavailable):
+        if not task.cancelled() and isinstance(task.exception(), LogUnavailable | GroupMoved):
             log.warning("linking existing streams stopped; it goes on after a restart", reason=str(task.exception()))
 
     async def finished(self, sub: Subscription) -> None:

@@ -40,7 +40,7 @@ class LocalStreams:
 
     def look(self, path: str, group: int) -> State | None:
         """The stream of that name in a group of this process."""
-        loaded = self._engine.owned[group].group.loaded
+        loaded = self._engine.serving(group).group.loaded
         key = key_of(path)
         live = loaded.by_key.get(key)
         if live is not None:
@@ -48,7 +48,7 @@ class LocalStreams:
         return self._at_rest(loaded.catalog.load(key), group)
 
     def _at_rest(self, row: StreamRow | None, group: int) -> State | None:
-        if row is None or row.sid in self._engine.owned[group].group.loaded.removed or row.soft_deleted:
+        if row is None or row.sid in self._engine.serving(group).group.loaded.removed or row.soft_deleted:
             return None
         return row.sid, row.tail, 0 if row.forked is None else row.forked.at
 
@@ -63,7 +63,7 @@ class LocalStreams:
             return at_rest
         # One that grew or was created while others were looked at is loaded by now; one that was deleted is removed.
         for at, (path, group) in enumerate(places):
-            loaded, found = self._engine.owned[group].group.loaded, at_rest[at]
+            loaded, found = self._engine.serving(group).group.loaded, at_rest[at]
             if key_of(path) in loaded.by_key or (found is not None and found[0] in loaded.removed):
                 at_rest[at] = self.look(path, group)
         return at_rest
@@ -95,7 +95,7 @@ class LocalStreams:
                 continue
             for number, row in found[key]:
                 # A row is what a stream at rest is; a loaded one knows better.
-                is_loaded = row is None or key in self._engine.owned[number].group.loaded.by_key
+                is_loaded = row is None or key in self._engine.serving(number).group.loaded.by_key
                 state = self.look(path, number) if is_loaded else self._at_rest(row, number)
                 if state is not None:
                     rows.append((path, *state))
@@ -105,7 +105,7 @@ class LocalStreams:
         self, number: int, low: str, high: str, found: dict[str, list[tuple[int, StreamRow | None]]]
     ) -> str | None:
         """Adds the first keys of a group between `low` and `high`; returns the last of them if there may be more."""
-        loaded = self._engine.owned[number].group.loaded
+        loaded = self._engine.serving(number).group.loaded
         part: dict[str, StreamRow | None] = {row.key: row for row in loaded.catalog.page(low, high, SLICE_STREAMS)}
         full = len(part) == SLICE_STREAMS
         fresh = nsmallest(SLICE_STREAMS, (key for key in loaded.unlisted if low < key < high))
@@ -136,7 +136,7 @@ class LocalStreams:
         """For each path, sid and offset: whether that lies inside a record."""
         found: list[bool] = []
         for path, sid, offset in places:
-            stream = self._engine.owned[sid % self._engine.groups_count].group.loaded.find(key_of(path))
+            stream = self._engine.serving(sid % self._engine.groups_count).group.loaded.find(key_of(path))
             inside = False
             if stream is not None and stream.sid == sid and offset < stream.visible:
                 try:
@@ -152,7 +152,7 @@ class LocalStreams:
         """Appends a wake event; returns when it is durable. Its producer makes one that is repeated appear once."""
         future = OutcomeFuture()
         command = Append([payload], None, None if producer is None else Producer(*producer, 0))
-        self._engine.owned[group].group.submit(key_of(path), command, future)
+        self._engine.serving(group).group.submit(key_of(path), command, future)
         await future.success()
 
 

@@ -13,7 +13,9 @@ from __future__ import annotations
 import msgspec
 
 from headwater.engine.engine import Engine
+from headwater.engine.group import Group
 from headwater.engine.outcome_future import OutcomeFuture
+from headwater.engine.owned_group import OwnedGroup
 from headwater.errors import (
     SubscriptionExists,
     SubscriptionNotFound,
@@ -30,7 +32,7 @@ from headwater.subscriptions.hints import Hints
 from headwater.subscriptions.keys import Keys
 from headwater.subscriptions.linking import Linking
 from headwater.subscriptions.neighbours import Neighbours
-from headwater.subscriptions.registry import Interest, Registry
+from headwater.subscriptions.registry import Index, Interest, Registry
 from headwater.subscriptions.targets import TargetRefused
 from headwater.subscriptions.telling import StreamInfo, chosen, tell
 from headwater.subscriptions.wakes import Wakes
@@ -79,30 +81,63 @@ class Manager:
 
     def start(self) -> None:
         """Takes up what was under way. Called once, when the logs are open and before any request."""
+        self._engine.listeners.append(self)
         if not self._index.by_uid:
             return
-        # What became of a stream may have been durable just before the end, and what it meant for subscriptions not.
         for owned in self._engine.owned.values():
-            loaded = owned.group.loaded
-            for sid, key in list(loaded.removed.items()):
-                self._growth.lost(model.path_of(key), sid)
-            for stream in list(loaded.by_key.values()):
-                path = model.path_of(stream.key)
-                if stream.soft_deleted:
-                    self._growth.lost(path, stream.sid)
-                else:
-                    self._growth.recall((path, stream.sid, stream.visible, stream.fork_at))
+            self._recall(owned)
         for sub in self._index.by_uid.values():
-            for path in list(sub.pending):
-                if self._gone(path, sub.links[path]):
-                    self.wakes.try_note(model.Lost(sub.uid, path))
-            self.wakes.try_note(model.abandon(sub))
-            if not sub.complete:
-                self._linking.begin(sub)
-            if sub.wake is not None:
-                self.deliveries.issued(sub, sub.wake.wake_id)
-            self.wakes.follow(sub)
+            self._take_up(sub)
         self._neighbours.start()
+
+    def follow(self, group: Group) -> None:
+        """The group is another process's and its log is followed here: its subscriptions do nothing yet."""
+        group.domains[Registry.name] = Registry()
+
+    def entered(self, owned: OwnedGroup) -> None:
+        """Its subscriptions are at work here from now on."""
+        registry = owned.group.domains[Registry.name]
+        if not isinstance(registry, Registry):
+            raise TypeError(f"the domain {Registry.name} is another one's")
+        registry.move(self._index)
+        self.wakes.registries[owned.number] = registry
+        self._recall(owned)
+        for sub in list(registry.by_id.values()):
+            self._take_up(sub)
+        if registry.by_id:
+            self._neighbours.start()
+
+    def left(self, owned: OwnedGroup) -> None:
+        """Its subscriptions are at work elsewhere: what is under way for them here has no effect any more."""
+        registry = self.wakes.registries.pop(owned.number)
+        for sub in registry.by_id.values():
+            self.deliveries.forget(sub)
+        registry.move(Index())
+
+    def _recall(self, owned: OwnedGroup) -> None:
+        """What became of a stream may have been durable before the end, and what it meant for subscriptions not."""
+        if not self._index.by_uid:
+            return
+        loaded = owned.group.loaded
+        for sid, key in list(loaded.removed.items()):
+            self._growth.lost(model.path_of(key), sid)
+        for stream in list(loaded.by_key.values()):
+            path = model.path_of(stream.key)
+            if stream.soft_deleted:
+                self._growth.lost(path, stream.sid)
+            else:
+                self._growth.recall((path, stream.sid, stream.visible, stream.fork_at))
+
+    def _take_up(self, sub: Subscription) -> None:
+        for path in list(sub.pending):
+            if self._gone(path, sub.links[path]):
+                self.wakes.try_note(model.Lost(sub.uid, path))
+        self.wakes.try_note(model.abandon(sub))
+        if not sub.complete:
+            self._linking.begin(sub)
+        if sub.wake is not None:
+            self.deliveries.issued(sub, sub.wake.wake_id)
+        self.wakes.follow(sub)
 
     def _gone(self, path: str, link: Link) -> bool:
         """Whether a stream of this process is not there any more. What others have is compared with them later."""

@@ -80,8 +80,9 @@ class Index:
         if sub.config.pattern is not None:
             self.patterns[sub.config.pattern] += 1
             self._patterns.add(sub.config.pattern, sub.uid)
-        for path in sub.links:
-            self.name(path, sub.uid)
+        for path, link in sub.links.items():
+            if link.explicit:
+                self.name(path, sub.uid)
         self.version += 1
 
     def remove(self, sub: Subscription) -> None:
@@ -118,7 +119,8 @@ class Registry:
     def __init__(self, index: Index | None = None) -> None:
         self.by_id: dict[str, Subscription] = {}
         self.index = Index() if index is None else index
-        """Shared by the registries of a process."""
+        """Shared by the registries of the groups that a process serves. One that it only follows has its own: nothing
+        wakes its subscriptions."""
         self._tombstones: dict[str, _TombstoneRow] = {}
         # Rows are encoded when they change, not when they are asked for: a checkpoint must not stall the loop.
         self._changes: dict[str, bytes | None] = {}
@@ -134,6 +136,13 @@ class Registry:
     def generation(self, name: str) -> int:
         """The last generation of an id that was deleted; 0 when it was never used."""
         return self._tombstones.get(name, (0, 0))[0]
+
+    def move(self, index: Index) -> None:
+        """From now on its subscriptions are found in that index, and no longer in the one before."""
+        for sub in self.by_id.values():
+            self.index.remove(sub)
+            index.admit(sub)
+        self.index = index
 
     def grew(self, sub: Subscription, path: str) -> None:
         """A linked stream has records after its cursor, and did not before."""

@@ -14,13 +14,15 @@ from headwater.engine.engine import Engine
 from headwater.engine.group import Group
 from headwater.engine.outcome_future import OutcomeFuture
 from headwater.engine.pending_answers import Outcome
-from headwater.errors import Failure, LogUnavailable, NotServedHere
+from headwater.errors import Failure, GroupMoved, LogUnavailable, NotServedHere, Overloaded
 from headwater.model import subscriptions as model
 from headwater.model.subscriptions import WEBHOOK, Subscription
 from headwater.ports import Rng
 from headwater.subscriptions.registry import Index, Registry, encode
 
 SLICE_SUBSCRIPTIONS = 500
+UNLOGGED = (LogUnavailable, GroupMoved, Overloaded)
+"""How `note` fails."""
 _TIMER_S_MAX = 60.0
 """The wall clock may be set: it is looked at again after this long, whatever it said."""
 
@@ -75,9 +77,14 @@ class Wakes:
         return self.registries[self.group(name).number]
 
     def note(self, event: model.Event, waiter: OutcomeFuture | _Then | None = None) -> None:
-        """Logs an event and makes it true. Raises LogUnavailable, and then nothing has happened."""
+        """Logs an event and makes it true. Raises what UNLOGGED says, and then nothing has happened."""
         by_uid = self.index.by_uid
-        name = event.id if isinstance(event, model.Created) else by_uid[event.uid].id
+        if isinstance(event, model.Created):
+            name = event.id
+        elif (known := by_uid.get(event.uid)) is not None:
+            name = known.id
+        else:
+            raise Overloaded("the subscription moved to another node")  # it was here when this began
         self.group(name).note(Registry.name, encode(event), waiter)
         sub = by_uid.get(event.uid)
         if sub is not None:
@@ -88,7 +95,7 @@ class Wakes:
         if event is not None:
             try:
                 self.note(event)
-            except LogUnavailable:
+            except UNLOGGED:
                 pass
 
     # ---- wakes --------------------------------------------------------------------------------------------------
@@ -100,7 +107,7 @@ class Wakes:
             return False
         try:
             self.note(event, _Then(lambda: self.on_issued(sub, event.wake_id)))
-        except LogUnavailable:
+        except UNLOGGED:
             return False
         self.count += 1
         return True

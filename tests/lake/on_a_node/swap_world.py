@@ -61,10 +61,10 @@ class SwapListLake(ListLake):
             self.table.pop(file, None)
         self.table |= {file: self.places(file) for file in found.files}
 
-    def reconcile(self, alive: dict[str, bool], fresh: set[str], group: int) -> int:
+    def reconcile(self, alive: dict[str, bool], fresh: set[str], group: int, epoch: int = 0) -> int:
         missing = [file for file, used in alive.items() if used and file not in self.table]
         self.table |= {file: self.places(file) for file in missing}
-        return super().reconcile(alive, fresh, group) + len(missing)
+        return super().reconcile(alive, fresh, group, epoch) + len(missing)
 
 
 def _joined(records: list[tuple[Run, int]], seq: int) -> Run:

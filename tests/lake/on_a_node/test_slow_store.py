@@ -42,11 +42,11 @@ class Gate(ListLake):
         self.waiting.release()
         assert gate.wait(60), "nobody opened the gate"
 
-    def settle(self, runs: list[Run], group: int) -> tuple[str, list[Extent]]:
+    def settle(self, runs: list[Run], group: int, epoch: int = 0) -> tuple[str, list[Extent]]:
         self._pass(self.settling)
         if self.failure is not None and not self.late_commit:
             raise self.failure
-        settled = super().settle(runs, group)
+        settled = super().settle(runs, group, epoch)
         if self.failure is not None:
             raise self.failure
         return settled

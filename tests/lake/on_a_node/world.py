@@ -41,7 +41,7 @@ class ListLake:
         self.files_count = 0
         self.at_hand: set[tuple[Extent, bool]] = set()
 
-    def settle(self, runs: list[Run], group: int) -> tuple[str, list[Extent]]:
+    def settle(self, runs: list[Run], group: int, epoch: int = 0) -> tuple[str, list[Extent]]:
         self.files_count += 1
         file = f"data/{self.files_count}"
         extents = []
@@ -56,7 +56,7 @@ class ListLake:
         self.table[file] = [(file, run.sid, 0) for run in runs]
         return file, extents
 
-    def reconcile(self, alive: dict[str, bool], fresh: set[str], group: int) -> int:
+    def reconcile(self, alive: dict[str, bool], fresh: set[str], group: int, epoch: int = 0) -> int:
         stray = [file for file in self.table if file not in alive and file not in fresh]
         for file in stray:
             del self.table[file]

@@ -14,7 +14,7 @@ from headwater.doors.http.exchange import Exchange
 from headwater.engine.engine import Engine
 from headwater.engine.loaded_stream import LoadedStream
 from headwater.engine.read_plan import Data, Slice
-from headwater.errors import Failure, StreamNotFound
+from headwater.errors import Failure, GroupMoved, StreamNotFound
 
 SLICE_BYTES = 256 * 1024
 TURN_BYTES = 1024 * 1024
@@ -220,6 +220,9 @@ class LongPoll:
     def gone(self, stream: LoadedStream) -> None:
         self._over(StreamNotFound())
 
+    def left(self, stream: LoadedStream) -> None:
+        self._over(GroupMoved(stream.sid % self._engine.groups_count))
+
     def _time_out(self) -> None:
         self._over(None)
 
@@ -366,6 +369,12 @@ class SseFeed:
     def gone(self, stream: LoadedStream) -> None:
         try:
             self._end(b"")
+        except Exception:
+            self._exchange.broke()
+
+    def left(self, stream: LoadedStream) -> None:
+        try:
+            self.stop()
         except Exception:
             self._exchange.broke()
 

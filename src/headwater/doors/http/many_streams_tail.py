@@ -116,7 +116,7 @@ class Tails:
 
     def _open(self, exchange: Exchange, wanted: _Wanted, there: dict[int, int], others: list[MemberTail]) -> None:
         """Begins the answer. `there` are the positions of other processes' groups. Raises Failure."""
-        owned = self._engine.owned
+        owned = dict(self._engine.owned)
         positions = {**there, **{number: self._position(wanted, owned[number].group) for number in owned}}
         feeds: list[Feed] = []
         matches: Callable[[str], bool] = frozenset(wanted.keys).__contains__
@@ -147,10 +147,7 @@ class Tails:
         groups = {member: members.groups_of(member) for member in members.everyone if member != members.me}
         tails = {member: MemberTail(member) for member, some in groups.items() if some}
         opened = await asyncio.gather(
-            *(
-                tail.open(members, _target(query, wanted, groups[member]))
-                for member, tail in tails.items()
-            ),
+            *(tail.open(members, _target(query, wanted, groups[member])) for member, tail in tails.items()),
             return_exceptions=True,
         )
         try:
@@ -338,6 +335,7 @@ class _Tail:
             own = _Own(feed, feed.group.number, positions, self._sent_bytes)
             self._sources.append(own)
             feed.wake = partial(self._wake, own)
+            feed.ended = self._group_left
         for tail in others:
             theirs = _Others(tail, positions)
             self._sources.append(theirs)
@@ -405,6 +403,12 @@ class _Tail:
 
     def stop(self) -> None:
         self._end()
+
+    def _group_left(self) -> None:
+        try:
+            self._end()
+        except Exception:
+            self._exchange.broke()
 
     def _end(self) -> None:
         """Also when another member goes away: its client resumes all of it where this one ended."""

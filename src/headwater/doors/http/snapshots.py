@@ -29,7 +29,7 @@ from headwater.errors import (
     SnapshotNotFound,
     row,
 )
-from headwater.lake.names import snapshot_key
+from headwater.lake.names import epoch_token, snapshot_key
 from headwater.model import offsets
 from headwater.model.commands import PublishSnapshot
 from headwater.model.forks import ColdOffset
@@ -82,7 +82,8 @@ class Snapshots:
         stream = self._engine.find(key, True)
         raw = headers.get(b"content-type", b"application/octet-stream")
         parse.content_type(raw, self._settings.content_type_bytes_max)
-        blob = snapshot_key(self._engine.group_of(stream).number, stream.sid, offset, self._rng.token(8).hex())
+        group = self._engine.group_of(stream).group
+        blob = snapshot_key(group.number, stream.sid, offset, epoch_token(group.epoch, self._rng.token(8).hex()))
         command = PublishSnapshot(offset, raw.decode(), blob, len(exchange.request.body))
         # Judged twice: now, so that a hopeless blob is not stored, and again when it is.
         with contextlib.suppress(ColdOffset):

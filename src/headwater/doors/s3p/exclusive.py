@@ -17,7 +17,7 @@ from headwater.doors.s3p.shared import Line
 from headwater.engine.loaded_stream import LoadedStream
 from headwater.engine.pending_answers import Outcome
 from headwater.engine.reads_by_id import Place, Record
-from headwater.errors import Failure, NotServedHere, StreamNotFound
+from headwater.errors import Failure, GroupMoved, NotServedHere, StreamNotFound
 from headwater.model import commands as model
 
 SLICE_BYTES = 64 * 1024
@@ -170,6 +170,10 @@ class Reading(Alone):
     def gone(self, stream: LoadedStream) -> None:
         self.leave()
         self._fail(StreamNotFound())
+
+    def left(self, stream: LoadedStream) -> None:
+        self.leave()
+        self._fail(GroupMoved(stream.sid % self._connection.server.engine.groups_count))
 
     def stop(self) -> None:
         """Its time is over, its client sends no more or the server shuts down: it does not wait for records."""

@@ -27,7 +27,7 @@ from headwater.engine.outcome_future import OutcomeFuture
 from headwater.engine.pending_answers import Outcome
 from headwater.engine.placements import Placement
 from headwater.errors import BadBody, BodyTooLarge, Failure, MethodNotAllowed, Overloaded
-from headwater.lake.names import snapshot_key
+from headwater.lake.names import epoch_token, snapshot_key
 from headwater.model import content_types, json_mode, offsets
 from headwater.model.commands import PublishSnapshot
 from headwater.model.forks import ColdOffset
@@ -184,7 +184,8 @@ class BulkSnapshots:
             engine.admit(key, sent.placed.group, sent.placed.version, creates=False)
         stream = engine.find(key, True)
         group = engine.group_of(stream).group
-        blob = snapshot_key(group.number, stream.sid, entry.offset, self._rng.token(8).hex())
+        token = epoch_token(group.epoch, self._rng.token(8).hex())
+        blob = snapshot_key(group.number, stream.sid, entry.offset, token)
         command = PublishSnapshot(entry.offset, entry.content_type, blob, len(entry.body))
         # Judged twice: now, so that a hopeless blob is not stored, and again when it is.
         try:

@@ -69,7 +69,7 @@ class Erasures:
         exchange.json(200, facts)
 
     async def _answer_erase(self, number: int, key: str) -> Erased:
-        eraser = self._engine.owned[number].eraser
+        eraser = self._engine.serving(number).eraser
         if eraser is None:
             raise BadQuery("erase", "this node keeps nothing that could be erased")
         return await eraser.erase(key)

@@ -125,7 +125,7 @@ class Pipeline:
 
     async def _answer_counts(self) -> dict[int, dict[str, int]]:
         """What the catalogs of this process's groups count, by group."""
-        owned = self._engine.owned.values()
+        owned = list(self._engine.owned.values())
         return await asyncio.to_thread(lambda: {one.number: _counts(one) for one in owned})
 
     def flush(self, exchange: Exchange, rest: bytes, query: bytes) -> None:
@@ -153,7 +153,7 @@ class Pipeline:
         exchange.json(200, await flush(owned, None))
 
     async def _answer_flush(self, number: int, key: str | None) -> dict[str, int]:
-        return await flush(self._engine.owned[number], key)
+        return await flush(self._engine.serving(number), key)
 
 
 async def flush(owned: OwnedGroup, key: str | None) -> dict[str, int]:

@@ -1,0 +1,434 @@
+"""Who serves a group: this node follows its log, takes it over when it should, and lets go of it when it must.
+
+Owns when a claim is tried and what follows from losing the group. Never makes anything safe: the log does. Whatever
+this module believes of other nodes, a claim succeeds only at the log's end, and fences whoever wrote before.
+
+    away -> standby (follows the log) -> owner -> fenced, handed over or stopped -> away
+
+A group is claimed by the first in line that is ready, when nobody alive says that it owns it and the log was silent
+for a while; or at once when its owner hands it over. An owner writes at least a barrier in every third of its lease, so
+a silent log has no owner that serves. What an owner that was fenced holds in memory is thrown away: it may hold events
+that the log never took.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from headwater.catalog.catalog_copy import copy_catalog
+from headwater.catalog.sqlite import SqliteCatalog
+from headwater.cluster.catalog_snapshots import CatalogSnapshots
+from headwater.cluster.snapshot_upkeep import SnapshotUpkeep
+from headwater.engine.engine import Engine
+from headwater.engine.follower import Follower
+from headwater.engine.owned_group import OwnedGroup
+from headwater.engine.recovery import INCARNATION_BYTES, LogContradiction
+from headwater.log.medium import Gone, Unavailable, Unsure
+from headwater.log.quorum import Behind, LogFailed, QuorumLog
+from headwater.log.quorum_entries import Claim
+from headwater.ports import Clock, Rng
+
+AWAY, STANDBY, OWNER, SUSPENDED = "away", "standby", "owner", "suspended"
+STANDBYS = 1
+"""Nodes behind the first in line that follow as well."""
+_BUILDS_MAX = 3
+
+
+class View(Protocol):
+    """What this node believes of the others. Wrong beliefs cost time, never data."""
+
+    me: str
+
+    def alive(self) -> Collection[str]:
+        """Members that answered lately, and this one."""
+        ...
+
+    def in_line(self, group: int) -> Sequence[str]:
+        """Those of them in the order in which they should own the group."""
+        ...
+
+    def successor(self, group: int) -> str | None:
+        """Who of them claims the group when it has no owner: the first in line that is ready."""
+        ...
+
+    def set_ready(self, group: int, ready: bool) -> None:
+        """This node has followed the group to its end, or does not follow it any more: others are told."""
+        ...
+
+    def claimed(self, group: int) -> tuple[str, int] | None:
+        """Who of the other members that are alive says that it owns the group, and the epoch: the highest one."""
+        ...
+
+
+class Timing(msgspec.Struct, frozen=True):
+    look_s: float = 0.25
+    """How often a group is looked at when nothing happens."""
+    claim_after_s: float = 2.0
+    """For how long a log is silent before it is claimed without having been handed over."""
+    lease_s: float = 2.0
+    """How long an owner serves without an answer of its log. Not longer than `claim_after_s`."""
+    checkpoint_interval_s: float = 10.0
+    """Of a standby."""
+    snapshot_interval_s: float = 5.0
+    rebalance_after_s: float = 10.0
+    """For how long another node has to be first in line before it is handed the group."""
+    retry_s: float = 2.0
+    """After something that should not happen."""
+
+
+class Wiring(msgspec.Struct, frozen=True):
+    """What a group is built from, and the way to other nodes."""
+
+    log: Callable[[int], Awaitable[QuorumLog]]
+    """A log that nothing was read from yet. Raises Unavailable."""
+    build: Callable[[int, QuorumLog, SqliteCatalog], OwnedGroup]
+    """The group with all its domains, not recovered and not started."""
+    catalog_path: Callable[[int], Path]
+    snapshots: Callable[[int], CatalogSnapshots]
+    tell: Callable[[str, int, int, bool], Awaitable[bool]]
+    """Calls `Ownership.asked` of another member. Raises Failure when it cannot be reached."""
+    report: Callable[[str, str], None]
+    streams_loaded_max: int
+    snapshot_bytes: int
+    """A catalog snapshot is written when the log has grown by this much since the last one."""
+    address: str = ""
+    cluster_format: int = 1
+
+
+class GroupOwnership:
+    """Of one group. `run` goes on until it is cancelled or `stop` was called."""
+
+    def __init__(
+        self, number: int, engine: Engine, view: View, wiring: Wiring, timing: Timing, clock: Clock, rng: Rng
+    ) -> None:
+        self.number = number
+        self.state = AWAY
+        self.epoch = 0
+        """Of this node's own claim, while it is the owner."""
+        self._engine = engine
+        self._view = view
+        self._wiring = wiring
+        self._timing = timing
+        self._clock = clock
+        self._rng = rng
+        self._nudged = asyncio.Event()
+        self._leaving = False
+        """No claim is made any more: the node drains or stops."""
+        self._log: QuorumLog | None = None
+        self._take_epoch = -1
+        """The owner of this epoch has handed the group over to this node."""
+        self._entry_s = 0.0
+        """When the last entry of the log was seen."""
+        self._outranked_s: float | None = None
+        """Since when another node is first in line."""
+        self._suspect = False
+        """Another node says that it owns the group: a barrier tells."""
+
+    def nudge(self) -> None:
+        """Something changed: the group is looked at now."""
+        self._nudged.set()
+
+    def asked(self, epoch: int, take: bool) -> bool:
+        """The owner of an epoch asks whether this node could take the group over, or tells it to `take` it."""
+        log = self._log
+        ready = self.state == STANDBY and not self._leaving and log is not None and log.cursor.epoch <= epoch
+        if ready and take:
+            self._take_epoch = epoch
+            self.nudge()
+        return ready
+
+    async def run(self) -> None:
+        while True:
+            self.state, self._log = AWAY, None
+            if not self._is_wanted():
+                if self._leaving:
+                    return
+                await self._pause(self._timing.look_s)
+                continue
+            try:
+                await self._take_part()
+            except Gone:
+                await self._pause(self._timing.look_s)  # purged: a catalog snapshot goes further
+            except (Unavailable, Unsure) as error:
+                self._wiring.report("group", f"the log of group {self.number} gives no answer: {error.reason}")
+                await self._pause(self._timing.retry_s)
+            except Exception as error:
+                # What it is (a damaged log, an entry of a later version, a disk that is full) stands in the message.
+                # This node stays out of the group's way: another one may be able to serve it.
+                self._wiring.report("group", f"group {self.number} cannot be followed: {error}")
+                await self._pause(self._timing.retry_s)
+
+    def leave(self) -> None:
+        """No more claims: an owner hands the group over, a standby lets go of it. `run` returns."""
+        self._leaving = True
+        self.nudge()
+
+    # ---- following ----------------------------------------------------------------------------------------------
+
+    def _is_wanted(self) -> bool:
+        return not self._leaving and self._view.me in list(self._view.in_line(self.number))[: 1 + STANDBYS]
+
+    async def _take_part(self) -> None:
+        follower, log = await self._build()
+        upkeep = SnapshotUpkeep(
+            self._wiring.snapshots(self.number), log, follower.owned.group.catalog, self._wiring.snapshot_bytes
+        )
+        try:
+            self._log = log
+            self.state = STANDBY
+            self._view.set_ready(self.number, True)
+            self._seen()
+            if await self._stand_by(follower, log, upkeep):
+                self._view.set_ready(self.number, False)
+                await self._own(follower.take_over(self.epoch), log, upkeep)
+        finally:
+            self._engine.leave(self.number)
+            self._view.set_ready(self.number, False)
+            self.state = AWAY
+            await upkeep.stop()
+            await follower.stop()
+            await log.closed()
+
+    async def _build(self) -> tuple[Follower, QuorumLog]:
+        """A group that is true for the log's end as it was. Raises what reading the log raises, LogContradiction."""
+        path = self._wiring.catalog_path(self.number)
+        snapshots = self._wiring.snapshots(self.number)
+        from_snapshot = not path.exists()
+        for _ in range(_BUILDS_MAX):
+            if from_snapshot:
+                found = await asyncio.to_thread(snapshots.found)
+                if found:
+                    await asyncio.to_thread(snapshots.fetch, max(found), path)
+            # After the snapshot: then the log holds everything up to it.
+            log = await self._wiring.log(self.number)
+            try:
+                await log.load()
+                catalog = SqliteCatalog(path)
+            except BaseException:
+                await log.closed()
+                raise
+            if log.head <= catalog.log_floor:
+                return await self._begin(log, catalog), log
+            # The log was purged beyond what this catalog has: a snapshot has more, or will have.
+            from_snapshot = True
+            catalog.close()
+            await log.closed()
+        raise LogContradiction(
+            f"the log of group {self.number} begins at position {log.head}, and no catalog snapshot goes as far"
+        )
+
+    async def _begin(self, log: QuorumLog, catalog: SqliteCatalog) -> Follower:
+        owned = self._wiring.build(self.number, log, catalog)
+        follower = Follower(owned, log, self._wiring.streams_loaded_max, Unavailable)
+        try:
+            await follower.begin()
+        except BaseException:
+            await follower.stop()
+            await log.closed()
+            raise
+        return follower
+
+    async def _stand_by(self, follower: Follower, log: QuorumLog, upkeep: SnapshotUpkeep) -> bool:
+        """Follows until the group is claimed, True, or this node has no part in it any more, False."""
+        rested_s = confirmed_s = self._clock.monotonic_s()
+        while True:
+            try:
+                number = log.cursor.number
+                while await follower.advance():
+                    pass
+                if log.cursor.number != number:
+                    self._seen()
+                if not self._is_wanted():
+                    return False
+                if self._may_claim(log) and await self._claim(log):
+                    return True
+            except (Unavailable, Unsure):
+                pass  # the log is not reached: what is held stays true, and it is tried again
+            now_s = self._clock.monotonic_s()
+            if now_s - rested_s >= self._timing.checkpoint_interval_s:
+                rested_s = now_s
+                await follower.rest()
+            if now_s - confirmed_s >= self._timing.snapshot_interval_s:
+                confirmed_s = now_s
+                upkeep.confirm()
+            await self._pause(self._timing.look_s, log)
+
+    def _seen(self) -> None:
+        self._entry_s = self._clock.monotonic_s()
+
+    def _may_claim(self, log: QuorumLog) -> bool:
+        view, epoch = self._view, log.cursor.epoch
+        if self._take_epoch >= epoch:
+            return True  # handed over
+        if view.successor(self.number) != view.me:
+            return False
+        if epoch == 0:
+            return True  # nobody ever owned it
+        claimed = view.claimed(self.number)
+        if claimed is not None and claimed[1] >= epoch:
+            return False
+        if log.owner is not None and log.owner.epoch == epoch and log.owner.owner == view.me:
+            return True  # an earlier life of this node
+        return self._clock.monotonic_s() - self._entry_s >= self._timing.claim_after_s
+
+    async def _claim(self, log: QuorumLog) -> bool:
+        """False: somebody wrote meanwhile. The log is followed to its end before this is tried again."""
+        self._take_epoch = -1
+        incarnation = self._rng.token(INCARNATION_BYTES).hex()
+        claim = Claim(self._view.me, self._wiring.address, self._wiring.cluster_format, 0, incarnation)
+        try:
+            self.epoch = (await log.claim(claim)).epoch
+        except Behind:
+            return False
+        return True
+
+    # ---- owning -------------------------------------------------------------------------------------------------
+
+    async def _own(self, owned: OwnedGroup, log: QuorumLog, upkeep: SnapshotUpkeep) -> None:
+        """Serves until the log fails, or the group is handed over. On return nothing more is acknowledged here."""
+        log.kept_after = -1  # nothing goes until it is known what a snapshot covers
+        owned.on_log_failed = self.nudge
+        owned.start()
+        self._enter(owned)
+        self._outranked_s = None
+        renewed_s = snapshot_s = self._clock.monotonic_s()
+        number = log.cursor.number
+        while log.failure is None:
+            if (self._leaving or self._is_outranked()) and await self._hand_over(owned, log):
+                return
+            await self._pause(min(self._timing.look_s, self._timing.lease_s / 3))
+            now_s = self._clock.monotonic_s()
+            self._suspect = self._suspect or self._is_contested()
+            if log.cursor.number != number and not self._suspect:
+                renewed_s, number = now_s, log.cursor.number
+            elif self._suspect or now_s - renewed_s >= self._timing.lease_s / 3:
+                await self._renew(owned, log, renewed_s)
+                renewed_s, number, self._suspect = self._clock.monotonic_s(), log.cursor.number, False
+            if now_s - snapshot_s >= self._timing.snapshot_interval_s and self.state == OWNER:
+                snapshot_s = now_s
+                copy = partial(copy_catalog, self._wiring.catalog_path(self.number))
+                upkeep.write(copy, self.epoch, min(2, len(self._view.alive())))
+
+    def _enter(self, owned: OwnedGroup) -> None:
+        self._engine.enter(owned)
+        self.state = OWNER
+
+    def _is_contested(self) -> bool:
+        claimed = self._view.claimed(self.number)
+        return claimed is not None and claimed[1] > self.epoch
+
+    async def _renew(self, owned: OwnedGroup, log: QuorumLog, renewed_s: float) -> None:
+        """Returns when the log has taken a barrier, or has failed. While it takes longer than the lease, nothing is
+        served: another node may own the group by now."""
+        barrier = asyncio.ensure_future(log.barrier())
+        left_s = max(0.0, self._timing.lease_s - (self._clock.monotonic_s() - renewed_s))
+        lease = asyncio.ensure_future(self._clock.sleep(left_s))
+        try:
+            await asyncio.wait((barrier, lease), return_when=asyncio.FIRST_COMPLETED)
+            if not barrier.done():
+                self.state = SUSPENDED
+                self._engine.leave(self.number)
+            await barrier
+            if self.state == SUSPENDED:
+                self._enter(owned)
+        except LogFailed:
+            pass  # `run` sees it
+        finally:
+            lease.cancel()
+            barrier.cancel()
+
+    def _is_outranked(self) -> bool:
+        line = self._view.in_line(self.number)
+        now_s = self._clock.monotonic_s()
+        if not line or line[0] == self._view.me:
+            self._outranked_s = None
+            return False
+        if self._outranked_s is None:
+            self._outranked_s = now_s
+        return now_s - self._outranked_s >= self._timing.rebalance_after_s
+
+    async def _hand_over(self, owned: OwnedGroup, log: QuorumLog) -> bool:
+        """Lets the next in line take the group. False when it cannot just now: then nothing has changed, except that
+        a node that leaves lets go of it all the same."""
+        target = await self._ready_target()
+        if target is None:
+            self._outranked_s = None
+            if not self._leaving:
+                return False
+        # Whatever takes long comes first: requests are served meanwhile.
+        await owned.rest()
+        self._engine.leave(self.number)
+        self.state = AWAY
+        await log.closed()
+        if target is not None and log.failure is None:
+            try:
+                await self._wiring.tell(target, self.number, self.epoch, True)
+            except Exception as error:
+                # It takes the group all the same, when the log has been silent for a while.
+                self._wiring.report("group", f"group {self.number} could not be handed over to {target}: {error}")
+        return True
+
+    async def _ready_target(self) -> str | None:
+        for member in self._view.in_line(self.number)[: 1 + STANDBYS + 1]:
+            if member == self._view.me:
+                if self._leaving:
+                    continue
+                return None
+            try:
+                if await self._wiring.tell(member, self.number, self.epoch, False):
+                    return member
+            except Exception:
+                continue  # it is not there: the next one may be
+        return None
+
+    async def _pause(self, delay_s: float, log: QuorumLog | None = None) -> None:
+        """Until something happens, `delay_s` at most."""
+        waits = [asyncio.ensure_future(self._nudged.wait()), asyncio.ensure_future(self._clock.sleep(delay_s))]
+        if log is not None:
+            waits.append(asyncio.ensure_future(log.wait()))
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+            # What a wait for the log found out is found again by reading it.
+            await asyncio.gather(*waits, return_exceptions=True)
+            self._nudged.clear()
+
+
+class Ownership:
+    """Of all groups of a node."""
+
+    def __init__(self, engine: Engine, view: View, wiring: Wiring, timing: Timing, clock: Clock, rng: Rng) -> None:
+        self.groups = [
+            GroupOwnership(number, engine, view, wiring, timing, clock, rng) for number in range(engine.groups_count)
+        ]
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        self._tasks = [asyncio.get_running_loop().create_task(group.run()) for group in self.groups]
+
+    def claims(self) -> dict[int, int]:
+        """Groups that this node serves, and their epochs: what it tells the others."""
+        return {group.number: group.epoch for group in self.groups if group.state == OWNER}
+
+    def changed(self) -> None:
+        """What is believed of other nodes has changed."""
+        for group in self.groups:
+            group.nudge()
+
+    async def asked(self, number: int, epoch: int, take: bool) -> bool:
+        """See `GroupOwnership.asked`."""
+        return self.groups[number].asked(epoch, take)
+
+    async def drain(self) -> None:
+        """Hands every group over to whoever is next in line, and takes none. Returns when this node has none."""
+        for group in self.groups:
+            group.leave()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
