@@ -205,6 +205,17 @@ class LocalCluster:
                 return found
         return None
 
+    def node_numbered(self, number: int) -> NodeProcess:
+        """The process of the node that has the number in the cluster; numbers are taken in no certain order.
+
+        Raises LookupError when no node that answers knows it.
+        """
+        for known in (self.status() or {}).get("nodes", []):
+            for node in self.nodes:
+                if known["node"] == number and node.url == f"http://{known['public_address']}":
+                    return node
+        raise LookupError(f"no process here is node {number} of the cluster")
+
     def node_flags(self) -> list[str]:
         """What every node of this cluster is told, for one that is started by other means too."""
         shared = self.directory / "shared"
