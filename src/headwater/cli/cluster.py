@@ -153,7 +153,7 @@ def _seen(cluster: LocalCluster) -> Seen:
 
 def _pids(cluster: LocalCluster) -> dict[str, int]:
     """By the address that a node is known by in the cluster."""
-    return {node.url.removeprefix("http://"): node.pid for node in cluster.nodes if node.pid is not None}
+    return {node.public_address: node.pid for node in cluster.nodes if node.pid is not None}
 
 
 def _introduction(cluster: LocalCluster, kept: bool) -> Iterator[str]:
