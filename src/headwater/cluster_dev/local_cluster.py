@@ -171,7 +171,7 @@ class LocalCluster:
             if owners is not None and owners != found:
                 return "the nodes do not agree on the owners of the groups"
             owners = found
-            elsewhere = [group["group"] for group in status["groups"] if group["owner"] != group["in_line"][0]]
+            elsewhere = [group["group"] for group in status["groups"] if [group["owner"]] != group["in_line"][:1]]
             if balanced and elsewhere:
                 return f"groups {elsewhere} are not with the node that is first in line"
         return None
