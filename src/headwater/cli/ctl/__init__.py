@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import typer
 
-from headwater.cli.ctl import looking, moving, restart, verify
+from headwater.cli.ctl import looking, moving, restart, restore, verify
 from headwater.cli.ctl.common import EXIT_CODES
 
 app = typer.Typer(
@@ -24,3 +24,4 @@ app.command()(moving.undrain)
 app.command()(restart.restart)
 app.command()(moving.snapshot)
 app.command()(verify.verify)
+app.command()(restore.restore)
