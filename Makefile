@@ -9,7 +9,7 @@ WORKERS ?= 2
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup spark node-modules system-packages run test quick conformance bench check clean
+.PHONY: help setup spark node-modules system-packages run cluster test quick conformance bench check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ system-packages: ## what the tests need from the operating system
 
 run: setup ## serve on 127.0.0.1:4437 with data in ./headwater-data; more options in ARGS="..."
 	$(VENV)/bin/headwater serve $(ARGS)
+
+cluster: setup ## a cluster on this machine: three nodes, their log and an S3; more options in ARGS="..."
+	$(VENV)/bin/headwater cluster dev $(ARGS)
 
 test: setup spark node-modules system-packages check ## everything: checks, all tests, the official suite
 	$(PY) -m pytest -n $(WORKERS) --dist loadfile

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from headwater import __version__, config
-from headwater.cli import ctl, lake, pipeline, s3p, stream
+from headwater.cli import cluster, ctl, lake, pipeline, s3p, stream
 from headwater.cli.doctor import doctor
 from headwater.cli.serve import EPILOG, serve, settings_or_exit, with_settings
 from headwater.setting_rules import CLUSTER_RULES, MEMORY_RULE, RELATIONS
@@ -29,6 +29,7 @@ app.command("s3p")(s3p.shell)
 app.add_typer(ctl.app, name="ctl")
 app.add_typer(lake.app, name="lake")
 app.add_typer(pipeline.app, name="pipeline")
+app.add_typer(cluster.app, name="cluster")
 app.command()(doctor)
 app.add_typer(config_app, name="config")
 
