@@ -136,6 +136,9 @@ class Pretended:
                 case "POST", ["cluster", "drain"]:
                     self.nodes[body["node"]]["draining"] = body["draining"]
                     return 200, body
+                case "POST", ["cluster", "forget"]:
+                    self.nodes = [node for node in self.nodes if node["node"] != body["node"]]
+                    return 200, {"node": body["node"], "forgotten": True}
                 case "POST", ["cluster", "move"]:
                     return 200, body
                 case "POST", ["cluster", "snapshot"]:

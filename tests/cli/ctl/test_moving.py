@@ -88,6 +88,15 @@ def test_a_call_that_a_node_cannot_pass_on_just_now_is_made_again(ctl: Typed, cl
     assert len(cluster.asked) == 1 + 8
 
 
+def test_a_node_that_is_gone_for_good_is_forgotten_and_one_that_is_alive_is_not(ctl: Typed, cluster: Pretended) -> None:
+    assert "node 2 is alive" in ctl("forget", "2", code=1).stderr
+    cluster.owners = [0, 1, 0, 1]
+    cluster.nodes[2]["alive"] = False
+    ctl("status", code=1)
+    assert ctl("forget", "2").stdout == "node 2 is forgotten; its number is free\n"
+    ctl("status")
+
+
 def test_snapshots_are_written_of_all_groups_or_of_one(ctl: Typed, cluster: Pretended) -> None:
     assert len(ctl("snapshot").stdout.splitlines()) == 4
     assert ctl("snapshot", "2").stdout == "2\t90\t70\t1\n"

@@ -165,6 +165,9 @@ class Cluster:
     def move(self, group: int, node: int | None) -> None:
         self._patiently("POST", f"{PATH}/move", {"group": group, "node": node}, dict[str, Any])
 
+    def forget(self, node: int) -> None:
+        self._patiently("POST", f"{PATH}/forget", {"node": node}, dict[str, Any])
+
     def snapshot(self, group: int | None) -> list[SnapshotSeen]:
         return self._patiently("POST", f"{PATH}/snapshot", {"group": group}, SnapshotsWritten).groups
 

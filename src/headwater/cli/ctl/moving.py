@@ -1,4 +1,4 @@
-"""`headwater ctl move`, `drain`, `undrain` and `snapshot`: what an operator asks a cluster to do.
+"""`headwater ctl move`, `drain`, `undrain`, `forget` and `snapshot`: what an operator asks a cluster to do.
 
 Owns the waiting until it is done. Never decides whether it may be done: nodes do.
 """
@@ -134,6 +134,24 @@ def undrain(name: NodeName, urls: Urls = None) -> None:
         node = cluster.seen().named(name)
         cluster.drain(node.node, False)
         say(f"node {node.node} takes part again; its groups come back by and by")
+
+
+def forget(name: NodeName, urls: Urls = None) -> None:
+    """Take a node off the list that is gone for good, with its disk: the cluster waits for it no longer.
+
+    A node that stops by itself is taken off by itself. One that is alive is refused.
+
+    Exit codes: 0 done; 1 refused; 2 no node answers, or the command was wrong.
+
+    Example: headwater ctl forget 1
+    """
+    with telling():
+        cluster = connected(urls)
+        node = cluster.seen().named(name)
+        if node.alive:
+            raise ClientError(f"node {node.node} is alive", "stop it: then it is taken off by itself")
+        cluster.forget(node.node)
+        say(f"node {node.node} is forgotten; its number is free")
 
 
 def snapshot(

@@ -66,14 +66,14 @@ def _agreed(cluster: Cluster) -> tuple[ClusterSeen, dict[int, ClusterSeen], list
         wrong = problems(seen)
         for node in seen.nodes:
             try:
-                views[node.node] = seen_by(cluster.url_of(node))
+                view = seen_by(cluster.url_of(node))
             except ClientError as why:
                 wrong.append(f"node {node.node} could not be asked: {why.message}")
-        wrong += [
-            f"node {one.node} answers at the address of node {number}"
-            for number, one in views.items()
-            if one.node != number
-        ]
+                continue
+            if view.node == node.node:
+                views[node.node] = view
+            else:
+                wrong.append(f"node {view.node} answers at the address of node {node.node}")
         wrong += differences(views)
         split = any(group_differences(views, group.group) for group in seen.groups)
         if not left or not (wrong or split):
