@@ -29,7 +29,7 @@ from headwater.cluster.logs import Logs
 from headwater.engine.recovery import INCARNATION_BYTES, log_of
 from headwater.lake.names import SNAPSHOTS, data_prefix, epoch_of
 from headwater.lake.store import ObjectStore
-from headwater.log.medium import Gone, Lost
+from headwater.log.medium import Gone, Lost, Taken
 from headwater.log.quorum_entries import (
     CONTINUES_AT,
     TOKEN_BYTES,
@@ -185,13 +185,18 @@ class Restore:
         epoch = found.epoch + 1
         await asyncio.to_thread(snapshots.fetch, found.snapshot, path)
         cut = await asyncio.to_thread(without_log.cut, path, f"{incarnation:016x}")
-        made = await asyncio.to_thread(snapshots.write, partial(copy_catalog, path), epoch)
+        # Not over that of another restore that runs at the same time: its log would be without a catalog.
+        made = await asyncio.to_thread(snapshots.write, partial(copy_catalog, path), epoch, True)
         # Read back: from here on it is what the group consists of.
         await asyncio.to_thread(snapshots.fetch, made, path)
         await asyncio.to_thread(snapshots.delete, [one for one in found.damaged if one > made])
         claim = Claim(OWNER, "", epoch=epoch, incarnation=self._rng.token(INCARNATION_BYTES).hex())
         data = continuing_entry(cut.position, incarnation, self._rng.token(TOKEN_BYTES), claim)
-        await self._logs.begin(group, CONTINUES_AT, data)
+        try:
+            await self._logs.begin(group, CONTINUES_AT, data)
+        except Taken:
+            await asyncio.to_thread(snapshots.delete, [made])  # it is of a log that will never be
+            raise
         return made
 
     def _snapshots(self, group: int) -> CatalogSnapshots:
