@@ -53,8 +53,11 @@ test: setup spark node-modules system-packages check ## everything: checks, all 
 quick: setup ## the quick tier of the tests; pytest options in ARGS="..."
 	$(PY) -m pytest -m "not full and not soak" $(ARGS)
 
-conformance: setup node-modules ## the official Durable Streams suite; last line `N passed, M failed`
-	@$(PY) tests/conformance/run.py $(ARGS)
+conformance: setup node-modules ## the official Durable Streams suite; with CLUSTER=1 on three nodes, for both logs
+	@if [ -z "$(CLUSTER)" ]; then exec $(PY) tests/conformance/run.py $(ARGS); fi; \
+	for log in jetstream objects; do \
+		echo "three nodes with the log $$log"; $(PY) tests/conformance/run.py --cluster $$log $(ARGS) || exit 1; \
+	done
 
 bench: setup spark node-modules ## the benchmarks beside their peers; some of them with ONLY="B1 B4"
 	$(PY) -m bench $(ONLY)
