@@ -19,6 +19,8 @@ from headwater.cli.ctl.common import Urls, connected, counted, note, say, tellin
 from headwater.cli.ctl.health import groups, problems
 from headwater.cli.ctl.moving import start_drain, wait_drained
 
+HEALTHY_S_MAX = 15.0
+"""For how long a cluster is waited for before the first node is touched."""
 _PLACEHOLDER = re.compile(r"\{(node|id|address|public_address|host)\}")
 
 
@@ -62,8 +64,8 @@ def restart(
         if dry_run:
             _show_plan(seen, nodes, words)
             return
-        if wrong := problems(seen):
-            raise ClientError(f"the cluster is degraded: {'; '.join(wrong)}", "mend that first; nothing was restarted")
+        # A group that has just moved has no standby for a moment.
+        wait(cluster, problems, "healthy", min(timeout_s, HEALTHY_S_MAX), "mend that first; nothing was restarted")
         done: list[NodeSeen] = []
         for node in nodes:
             try:
@@ -143,7 +145,7 @@ def _words(command: str, node: NodeSeen) -> list[str]:
 def _show_plan(seen: ClusterSeen, nodes: list[NodeSeen], words: dict[str, list[str]]) -> None:
     wrong = problems(seen)
     if wrong:
-        say(f"would be refused now, the cluster is degraded: {'; '.join(wrong)}")
+        say(f"would wait now, and then refuse: the cluster is degraded ({'; '.join(wrong)})")
     for node in nodes:
         owned = groups(node.groups) if node.groups else "nothing"
         say(f"node {node.node} ({node.public_address}, version {node.version})")
