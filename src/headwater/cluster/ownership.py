@@ -220,6 +220,12 @@ class GroupOwnership:
             except BaseException:
                 await log.closed()
                 raise
+            if not (log.identity or log_of(catalog) or from_snapshot):
+                # Neither says that anything ever happened: a snapshot says when the log is lost, and not new.
+                from_snapshot = True
+                catalog.close()
+                await log.closed()
+                continue
             if log.identity and log_of(catalog) not in ("", log.identity):
                 # This catalog is of a log that was lost, and a snapshot says how the group goes on: see decision 0018.
                 catalog.close()

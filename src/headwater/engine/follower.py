@@ -96,10 +96,11 @@ class Follower:
 
     def _check_identity(self) -> None:
         known, identity = self._of_log, self._log.identity
-        if known and identity and known != identity:
+        if known and known != identity:
+            found = f"this is log {identity}: the log was deleted and made again" if identity else "this log is empty"
             raise LogContradiction(
-                f"the catalog is of log {known}, and this is log {identity}: the log was deleted and made again. "
-                "Bring it back, or stop the nodes and see: headwater ctl restore"
+                f"the catalog is of log {known}, and {found}. Bring that log back, or stop the nodes and see: "
+                "headwater ctl restore"
             )
 
     def _begin_incarnations(self) -> None:

@@ -83,7 +83,7 @@ def test_a_cluster_whose_log_was_deleted_comes_back_up_to_what_a_snapshot_lists(
     # By itself a node does not begin with less than was acknowledged.
     node = cluster.nodes[1]
     node.start(wait=False)
-    node.wait_until(lambda: "and the catalog goes up to" in node.output(), "refusing its groups", 60.0)
+    node.wait_until(lambda: "and this log is empty" in node.output(), "refusing its groups", 60.0)
     node.kill()
 
     facts = json.loads(restore(cluster, "--json", code=1, stdin="n\n").stdout.splitlines()[0])["groups"]
