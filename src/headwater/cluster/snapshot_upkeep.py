@@ -88,7 +88,7 @@ class SnapshotUpkeep:
             return True  # at once: from then on a log that is lost is not taken for one that is new
         grown = self._catalog.position - self.newest.position
         age_s = self._clock.monotonic_s() - self._written_s
-        # Whatever a lost log takes with it, it is no more than this. A large catalog is not written all the time for it.
+        # A lost log takes no more with it than this. A large catalog is not written all the time for it.
         is_old = age_s >= max(AGE_S_MAX, SHARE_MIN * self._took_s)
         return grown >= self._step_bytes or (grown > 0 and is_old)
 
