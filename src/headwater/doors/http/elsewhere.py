@@ -17,7 +17,7 @@ from headwater.cluster.forwarding import PLACED, Forwarder
 from headwater.doors.http.exchange import Exchange
 from headwater.engine.engine import Engine
 from headwater.engine.fork_placement import ForkPlacement
-from headwater.errors import MemberUnavailable, NotServedHere
+from headwater.errors import MemberUnavailable, NoOwner, NotServedHere
 from headwater.model.names import SUBSCRIPTIONS
 
 _MARK = re.compile(rb"([0-9]{1,9})/([0-9]{1,19})")
@@ -80,13 +80,34 @@ class Elsewhere:
         elif exchange.internal:
             raise MemberUnavailable(self._engine.questions.owner(group))
         else:
-            member = self._engine.questions.owner(group)
-            location = self._forwarder.location(exchange, member)
-            if location is None:
-                self._forwarder.forward(exchange, member)
+            try:
+                member = self._engine.questions.owner(group)
+            except NoOwner:
+                exchange.run(self._when_owned(exchange, group, act))
             else:
-                headers = [("Location", location), ("Cache-Control", "no-store")]
-                exchange.reply(exchange.responder.full(307, headers, b"", exchange.request.keep_alive))
+                self._send(exchange, member)
+
+    async def _when_owned(self, exchange: Exchange, group: int, act: Callable[[], None]) -> None:
+        """The group changes hands: its next owner answers."""
+        connection = exchange.connection
+        connection.unjudged = exchange  # what came after it on its connection may be about the same stream
+        try:
+            member = await self._engine.questions.wait_for_owner(group)
+        finally:
+            connection.unjudged = None
+        if group in self._owned:
+            act()
+        else:
+            self._send(exchange, member)
+        connection.advance()
+
+    def _send(self, exchange: Exchange, member: int) -> None:
+        location = self._forwarder.location(exchange, member)
+        if location is None:
+            self._forwarder.forward(exchange, member)
+        else:
+            headers = [("Location", location), ("Cache-Control", "no-store")]
+            exchange.reply(exchange.responder.full(307, headers, b"", exchange.request.keep_alive))
 
     def subscription(self, exchange: Exchange, name: str, act: Callable[[], None]) -> None:
         """The same for the group that a subscription lives in."""
