@@ -21,7 +21,38 @@ settings.load_profile("headwater")
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-LONGEST_FIRST = ("tests/spark/test_compact.py",)
+LONGEST_FIRST = (
+    "tests/spark/test_compact.py",
+    "tests/spark/test_declared.py",
+    "tests/spark/test_backup_s3.py",
+    "tests/spark/test_connect.py",
+    "tests/spark/test_sink_cluster.py",
+    "tests/crash/test_sigkill.py",
+    "tests/spark/test_backfill.py",
+    "tests/spark/test_erase.py",
+    "tests/doors/http/operations/test_forks.py",
+    "tests/spark/test_backup.py",
+    "tests/spark/test_guides.py",
+    "tests/spark/test_examples.py",
+    "tests/spark/test_table_commands.py",
+    "tests/spark/test_verify.py",
+    "tests/spark/test_fold.py",
+    "tests/crash/test_workers.py",
+    "tests/deploy/test_image_contents.py",
+    "tests/crash/test_damage.py",
+    "tests/browser/test_browser.py",
+    "tests/clients/test_npm_clients.py",
+    "tests/doors/hostile/test_slow_clients.py",
+    "tests/doors/http/operations/test_survival.py",
+    "tests/crash/test_fsync_faults.py",
+    "tests/doors/s3p/test_crash.py",
+    "tests/subscriptions/test_sigkill.py",
+    "tests/lake/on_a_node/test_cold.py",
+    "tests/lake/on_a_node/test_histories.py",
+    "tests/lake/on_a_node/test_s3.py",
+    "tests/lake/on_a_node/test_backup.py",
+    "tests/log/test_jetstream_faults.py",
+)
 """Files that take the longest. `make test` gives whole files to its workers: all wait for a long one that begins last.
 The others follow in the order in which they are found."""
 
