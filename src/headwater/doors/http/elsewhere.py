@@ -49,13 +49,17 @@ class Elsewhere:
             engine.admit(key, int(found[1]), int(found[2]), exchange.request.method == b"PUT")
             act()
         elif source is not None or (exchange.request.method == b"PUT" and self._placing.is_deciding(key)):
+            self._hold(exchange)
             exchange.run(self._created(exchange, key, source, act))
         else:
             self._where_placed(exchange, key, act)
 
+    def _hold(self, exchange: Exchange) -> None:
+        """What came after it on its connection may be about the same stream, and waits. Called before anything does."""
+        exchange.connection.unjudged = exchange
+
     async def _created(self, exchange: Exchange, key: str, source: str | None, act: Callable[[], None]) -> None:
         connection = exchange.connection
-        connection.unjudged = exchange  # what came after it on its connection may be about the fork
         try:
             await (self._placing.decided(key) if source is None else self._placing.place(key, source))
         finally:
@@ -83,6 +87,7 @@ class Elsewhere:
             try:
                 member = self._engine.questions.owner(group)
             except NoOwner:
+                self._hold(exchange)
                 exchange.run(self._when_owned(exchange, group, act))
             else:
                 self._send(exchange, member)
@@ -90,7 +95,6 @@ class Elsewhere:
     async def _when_owned(self, exchange: Exchange, group: int, act: Callable[[], None]) -> None:
         """The group changes hands: its next owner answers."""
         connection = exchange.connection
-        connection.unjudged = exchange  # what came after it on its connection may be about the same stream
         try:
             member = await self._engine.questions.wait_for_owner(group)
         finally:
