@@ -13,7 +13,7 @@ from typing import Any
 
 from headwater.cluster_dev.child import Child
 from headwater.cluster_dev.loopback import answers_well, document, environment
-from headwater.cluster_dev.reserved_ports import HOST, ReservedPorts
+from headwater.cluster_dev.reserved_ports import ReservedPorts
 
 LISTENING_S_MAX = READY_S_MAX = 120.0
 READY_LINE = "headwater ready on "
@@ -47,16 +47,16 @@ class NodeProcess(Child):
 
     @property
     def url(self) -> str:
-        return f"http://{HOST}:{self.port}"
+        return f"http://{self.host}:{self.port}"
 
     @property
     def address(self) -> str:
         """Where other nodes connect."""
-        return f"{HOST}:{self.cluster_port}"
+        return f"{self.host}:{self.cluster_port}"
 
     @property
     def s3p_address(self) -> str:
-        return f"{HOST}:{self.s3p_port}"
+        return f"{self.host}:{self.s3p_port}"
 
     @property
     def data(self) -> Path:
@@ -69,7 +69,7 @@ class NodeProcess(Child):
         """
         self.directory.mkdir(parents=True, exist_ok=True)
         serve = [
-            *("serve", "--listen", f"{HOST}:{self.port}", "--s3p", self.s3p_address, "--data", str(self.data)),
+            *("serve", "--listen", f"{self.host}:{self.port}", "--s3p", self.s3p_address, "--data", str(self.data)),
             *("--cluster-listen", self.address),
         ]
         # Written at once, so that the ready line is seen when it is true.
