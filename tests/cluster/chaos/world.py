@@ -60,6 +60,7 @@ class World:
     def use_source(self, source: Path, *some: int) -> None:
         """Which code the nodes run from their next start on."""
         path = os.pathsep.join((str(source), str(REPOSITORY)))
+        self.source = source
         for i in some or range(len(self.nodes)):
             node = self.nodes[i]
             planted = ["--fault", self.fault] if self.fault else []
@@ -108,10 +109,16 @@ class World:
         body = b'{"draining": %s}' % (b"true" if draining else b"false")
         return ask(self.nodes[i].url, "/__headwater/cluster/drain", "POST", body, 10.0).status == 200
 
+    def log_leader(self) -> str | None:
+        """The NATS server that leads the log of group 0."""
+        leader = self.cluster.nats.leader_of("headwater-0")
+        return None if leader is None else leader.name
+
     # ---- all of it -----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         self.cluster.start()
+        self.wait_well()
 
     def mend(self) -> None:
         """Ways are open, clocks are right, whatever was paused goes on, whatever is down starts."""
@@ -135,12 +142,20 @@ class World:
         if self.cluster.s3 is not None:
             self.cluster.s3.wait_ready()
         for node in self.nodes:
-            while not node.ready():
+            while not self.is_well(node):
                 if not node.running:
                     raise CannotRun(f"{node.name} ended with {node.exit_code}\n{node.tail()}")
                 if time.monotonic() > deadline_s:
                     raise CannotRun(f"{node.name} was not well again within {within_s:g} s\n{node.tail()}")
                 time.sleep(0.05)
+
+    def is_well(self, node: NodeProcess) -> bool:
+        """It sees all others, and for each group an owner that is alive; and says so itself."""
+        status = node.status()
+        if status is None or not node.ready():
+            return False
+        alive = [one["node"] for one in status["nodes"] if one["alive"]]
+        return len(alive) == len(self.nodes) and all(one["owner"] in alive for one in status["groups"])
 
     def close(self) -> None:
         self.cluster.close()
