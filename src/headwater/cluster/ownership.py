@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -301,7 +302,7 @@ class GroupOwnership:
         log.kept_after = -1  # nothing goes until it is known what a snapshot covers
         owned.on_log_failed = self.nudge
         owned.start()
-        self._enter(owned)
+        self._enter(owned, log)
         self._outranked_s = None
         renewed_s = snapshot_s = self._clock.monotonic_s()
         number = log.cursor.number
@@ -349,8 +350,10 @@ class GroupOwnership:
             "snapshot_failure": None if upkeep is None else upkeep.failure,
         }
 
-    def _enter(self, owned: OwnedGroup) -> None:
-        self._engine.enter(owned)
+    def _enter(self, owned: OwnedGroup, log: QuorumLog) -> None:
+        """Others claim when they have seen nothing new in the log for as long as a lease, or longer: what is read here
+        within a lease after an entry was sent is not behind what anybody else acknowledges."""
+        self._engine.enter(owned, partial(log.is_confirmed, self._timing.lease_s))
         self.state = OWNER
 
     def _is_contested(self) -> bool:
@@ -370,7 +373,7 @@ class GroupOwnership:
                 self._engine.leave(self.number)
             await barrier
             if self.state == SUSPENDED:
-                self._enter(owned)
+                self._enter(owned, log)
         except LogFailed:
             pass  # `run` sees it
         finally:
