@@ -29,4 +29,4 @@ def program(name: str) -> str:
 def require_nats_client() -> None:
     """Raises CannotRun when nodes could not speak to NATS."""
     if importlib.util.find_spec("nats") is None:
-        raise CannotRun("the NATS client is not installed: pip install 'headwater[cluster]'")
+        raise CannotRun("the NATS client is not installed: pip install nats-py")

@@ -59,6 +59,16 @@ class Child:
         """Of its last life; negative: the signal that ended it. None while it runs, and before it ever did."""
         return None if self._process is None else self._process.poll()
 
+    @property
+    def state(self) -> str:
+        """For people."""
+        if self._process is None:
+            return "was not started"
+        code = self.exit_code
+        if code is not None:
+            return f"was ended by signal {-code}" if code < 0 else f"ended with {code}"
+        return "is paused" if self.paused else "runs"
+
     def spawn(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         if self.running:
             raise RuntimeError(f"{self.name} runs already")

@@ -19,6 +19,7 @@ import fcntl
 import json
 import os
 import secrets
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
@@ -35,6 +36,8 @@ from headwater.cluster_dev.s3_server import BUCKET, S3Server
 
 SECRET_BYTES = 32
 REPLICAS_MAX = 3
+READY_S_MAX = 120.0
+POLL_S = 0.1
 
 
 class LocalCluster:
@@ -109,7 +112,7 @@ class LocalCluster:
     # ---- all of it -----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Returns when every node says that the cluster is well. Raises CannotRun, with nothing left running."""
+        """Returns when every node is ready, as `wait_ready` has it. Raises CannotRun, with nothing left running."""
         try:
             self.start_servers()
             for node in self.nodes:
@@ -130,11 +133,44 @@ class LocalCluster:
         if self.s3 is not None:
             self.s3.wait_ready()
 
-    def wait_ready(self) -> None:
-        """Returns when every node that runs says that the cluster is well. Raises CannotRun."""
-        running = [node for node in self.nodes if node.running and not node.paused]
-        for node in running:
-            node.wait_ready()
+    def wait_ready(self, within_s: float = READY_S_MAX) -> None:
+        """Returns when the nodes that run see each other and agree on an owner of every group. Raises CannotRun.
+
+        Each says of itself that it is ready before that: it may have joined, and others not know it yet.
+        """
+        nodes = self._answering()
+        for node in nodes:
+            node.wait_listening()
+        deadline_s = time.monotonic() + within_s
+        while (reason := self._unready(nodes)) is not None:
+            for node in nodes:
+                if not node.running:
+                    raise CannotRun(f"{node.name} {node.state} before the cluster was ready\n{node.tail()}")
+            if time.monotonic() > deadline_s:
+                raise CannotRun(f"the cluster was not ready within {within_s:g} s: {reason}")
+            time.sleep(POLL_S)
+
+    def _unready(self, nodes: Sequence[NodeProcess]) -> str | None:
+        """What is missing yet; None when nothing is."""
+        addresses = {node.public_address for node in nodes}
+        owners: dict[int, int] | None = None
+        for node in nodes:
+            status = node.status()
+            if status is None or not node.ready():
+                return f"{node.name} does not say that it is ready"
+            alive = {known["public_address"] for known in status["nodes"] if known["alive"]}
+            if not addresses <= alive:
+                return f"{node.name} does not see {', '.join(sorted(addresses - alive))}"
+            found = {group["group"]: group["owner"] for group in status["groups"]}
+            if None in found.values():
+                return f"{node.name} knows no owner of group {next(g for g, owner in found.items() if owner is None)}"
+            if owners is not None and owners != found:
+                return "the nodes do not agree on the owners of the groups"
+            owners = found
+        return None
+
+    def _answering(self) -> list[NodeProcess]:
+        return [node for node in self.nodes if node.running and not node.paused]
 
     def stop(self) -> None:
         """Tells every part to stop, the nodes first; returns when all have ended. One that takes too long is killed."""
@@ -200,10 +236,21 @@ class LocalCluster:
 
     def status(self) -> dict[str, Any] | None:
         """The cluster as the first node that answers sees it (`GET /__headwater/cluster`); None when none answers."""
-        for node in self.nodes:
-            if node.running and not node.paused and (found := node.status()) is not None:
+        for node in self._answering():
+            if (found := node.status()) is not None:
                 return found
         return None
+
+    def node_numbered(self, number: int) -> NodeProcess:
+        """The process of the node that has the number in the cluster; numbers are taken in no certain order.
+
+        Raises LookupError when no node that answers knows it.
+        """
+        for known in (self.status() or {}).get("nodes", []):
+            for node in self.nodes:
+                if known["node"] == number and node.public_address == known["public_address"]:
+                    return node
+        raise LookupError(f"no process here is node {number} of the cluster")
 
     def node_flags(self) -> list[str]:
         """What every node of this cluster is told, for one that is started by other means too."""

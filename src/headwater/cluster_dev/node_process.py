@@ -46,8 +46,13 @@ class NodeProcess(Child):
         """What stands behind all other flags, and wins over them."""
 
     @property
+    def public_address(self) -> str:
+        """What the cluster tells clients of it."""
+        return f"{self.host}:{self.port}"
+
+    @property
     def url(self) -> str:
-        return f"http://{self.host}:{self.port}"
+        return f"http://{self.public_address}"
 
     @property
     def address(self) -> str:
@@ -69,7 +74,7 @@ class NodeProcess(Child):
         """
         self.directory.mkdir(parents=True, exist_ok=True)
         serve = [
-            *("serve", "--listen", f"{self.host}:{self.port}", "--s3p", self.s3p_address, "--data", str(self.data)),
+            *("serve", "--listen", self.public_address, "--s3p", self.s3p_address, "--data", str(self.data)),
             *("--cluster-listen", self.address),
         ]
         # Written at once, so that the ready line is seen when it is true.

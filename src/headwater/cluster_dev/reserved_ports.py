@@ -26,7 +26,8 @@ class ReservedPorts:
         except (OSError, OverflowError) as error:
             held.close()
             why = getattr(error, "strerror", None) or str(error)
-            raise CannotRun(f"cannot listen on port {port} of {HOST}: {why}") from None
+            what = "stop what listens there, or choose another"
+            raise CannotRun(f"cannot use port {port} of {HOST} ({why}): {what}") from None
         self._sockets.append(held)
         found = int(held.getsockname()[1])
         if sys.platform != "linux":

@@ -54,7 +54,7 @@ class S3Server(Child):
             *(weed, "server", f"-dir={self.directory}", f"-ip={self.host}", f"-ip.bind={self.host}"),
             "-master.telemetry=false",
             *("-filer", "-s3", f"-s3.config={self.directory / 's3.json'}", *ports),
-            *("-master.volumeSizeLimitMB=64", "-volume.max=100"),
+            *("-master.volumeSizeLimitMB=256", "-volume.max=100", "-master.resumeState=false"),
             # Its other services listen on fixed ports unless they are turned off.
             *("-s3.port.iceberg=0", "-s3.port.lance=0"),
         ]
