@@ -22,7 +22,8 @@ from tests.cluster.chaos.network import Network
 from tests.cluster.chaos.planted import FAULTS
 from tests.cluster.chaos.run import LEASE_S, Plan, Report, Run
 
-VIOLATIONS_SHOWN = 20
+VIOLATIONS_SHOWN = 5
+"""Of each kind."""
 
 
 def arguments() -> argparse.Namespace:
@@ -124,7 +125,9 @@ def table(report: Report) -> str:
     for violation in report.violations:
         counts[violation.kind] += 1
     lines.append(f"violations: {dict(counts) or 'none'}")
-    lines += [f"  {violation}" for violation in report.violations[:VIOLATIONS_SHOWN]]
+    for kind in counts:
+        shown = [f"  {violation}" for violation in report.violations if violation.kind == kind]
+        lines += shown[:VIOLATIONS_SHOWN]
     return "\n".join(lines)
 
 

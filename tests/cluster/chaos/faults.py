@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -39,8 +39,11 @@ class Fault:
 class Faults:
     """Injects by name. `lasting` returns when the fault is over, but not before the cluster is well again."""
 
-    def __init__(self, world: World, rng: random.Random, older_source: Path | None = None) -> None:
+    def __init__(
+        self, world: World, rng: random.Random, streams: Sequence[str], older_source: Path | None = None
+    ) -> None:
         self._world = world
+        self._streams = streams
         self._rng = rng
         self._older_source = older_source
         self._kinds: dict[str, Callable[[], str]] = {
@@ -112,7 +115,9 @@ class Faults:
         return self._rng.choice(self._names(prefix))
 
     def _node_name(self) -> str:
-        return self._one("node")
+        """A node that owns one of the streams, if that can be told: others would not be missed."""
+        owner = self._world.owner_of(self._rng.choice(self._streams))
+        return self._one("node") if owner is None else self._world.nodes[owner].name
 
     def _all_but(self, name: str) -> list[str]:
         return [other for other in self._world.names if other != name]
@@ -177,8 +182,8 @@ class Faults:
         return "all nodes in turn"
 
     def _drain(self) -> str:
-        i = self._rng.randrange(len(self._world.nodes))
-        name = self._world.nodes[i].name
+        name = self._node_name()
+        i = self._names("node").index(name)
         if not self._world.drain(i, True):
             raise CannotRun(f"{name} does not drain")
         deadline_s = now_s() + EMPTY_S_MAX
@@ -191,7 +196,7 @@ class Faults:
         return name
 
     def _clock_step(self) -> str:
-        i = self._rng.randrange(len(self._world.nodes))
+        i = self._names("node").index(self._node_name())
         step_ms = self._rng.choice((-HOUR_MS, HOUR_MS))
         self._world.clocks[i].set_ms(step_ms)
         self._hold(1.0, 4.0)

@@ -191,12 +191,14 @@ class Events(Reader):
         return fresh is False
 
 
-def read_whole(asker: Asker, stream: str, query: str = "") -> bytes:
-    """All of a stream as it is now, in answers that fit each other."""
+def read_whole(asker: Asker, stream: str, query: str = "") -> bytes | None:
+    """All of a stream as it is now, in answers that fit each other; None when it is not there."""
     data = b""
     while True:
         shown = "-1" if not data else f"{len(data):020}"
         response = asker.insist("GET", f"/v1/stream/{stream}?offset={shown}{query}")
+        if response.status == 404:
+            return None
         if response.status != 200:
             raise AssertionError(f"{stream} cannot be read from {shown} on: {response.status} {response.body!r}")
         data += response.body

@@ -92,8 +92,8 @@ class Run:
         self.report = Report(plan.seed)
         planned = {"log": plan.log, "s3": plan.s3, "nodes": plan.nodes, "groups": plan.groups}
         self.world = World(directory, **planned, network=network, fault=plan.fault)  # type: ignore[arg-type]
-        self.faults = Faults(self.world, self.rng, plan.older_source)
         self.streams = [f"chaos/s{i}" for i in range(STREAMS_COUNT)]
+        self.faults = Faults(self.world, self.rng, self.streams, plan.older_source)
         self.writers: list[Writer] = []
         self.readers: list[Reader] = []
         self.subscribers: list[PullSubscriber] = []
@@ -184,8 +184,7 @@ class Run:
             writer.join(JOIN_S_MAX)
             if writer.is_alive():
                 raise TimeoutError(f"{writer.name} does not come to an end: its last append is not answered")
-        asker = Asker(self.world.addresses, random.Random(self.plan.seed))
-        final = {stream: read_whole(asker, stream) for stream in self.streams}
+        final = self._read_all()
         deadline_s = now_s() + QUIET_S_MAX
         while not self._is_quiet(final) and now_s() < deadline_s:
             time.sleep(0.1)
@@ -196,23 +195,27 @@ class Run:
             node.kill()
         self.world.mend()
         self.world.wait_well()
-        asker.close()
+        again = self._read_all()
+        if again != final:
+            shown = ({stream: len(data) for stream, data in one.items()} for one in (final, again))
+            what = "the ends were {}, and {} after all nodes were killed".format(*shown)
+            self.report.violations.append(Violation("vanished", "all", what))
+            self.report.violations += check(self.history, again, self.plan.lease_s)
+
+    def _read_all(self) -> dict[str, bytes]:
+        """Every stream that is there."""
         asker = Asker(self.world.addresses, random.Random(self.plan.seed))
-        for stream, data in final.items():
-            again = read_whole(asker, stream)
-            if again != data:
-                what = f"it ended at {len(data)}, and at {len(again)} after all nodes were killed"
-                self.report.violations.append(Violation("vanished", stream, what))
-                self.report.violations += check(self.history, final | {stream: again}, self.plan.lease_s)
+        read = {stream: read_whole(asker, stream) for stream in self.streams}
         asker.close()
+        return {stream: data for stream, data in read.items() if data is not None}
 
     def _is_quiet(self, final: dict[str, bytes]) -> bool:
         told = all(
-            self.history.told.get((subscription, stream), 0) >= len(final[stream])
+            self.history.told.get((subscription, stream), 0) >= len(final.get(stream, b""))
             for subscription, streams in self.history.subscribed.items()
             for stream in streams
         )
-        return told and all(offset >= len(final[stream]) for (_, stream), offset in self.history.tails.items())
+        return told and all(offset >= len(final.get(stream, b"")) for (_, stream), offset in self.history.tails.items())
 
     # ---- figures -------------------------------------------------------------------------------------------------
 

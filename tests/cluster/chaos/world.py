@@ -12,6 +12,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from xxhash import xxh3_64_intdigest
+
 from headwater.cluster_dev.child import CannotRun, Child
 from headwater.cluster_dev.local_cluster import LocalCluster
 from headwater.cluster_dev.loopback import ask
@@ -87,11 +89,12 @@ class World:
     def part(self, name: str) -> Child:
         return next(part for part in self.cluster.parts if part.name == name)
 
-    def owner_of(self, group: int) -> int | None:
-        """The node that owns a group, by its place in `nodes`, as the first one that answers sees it."""
+    def owner_of(self, stream: str) -> int | None:
+        """The node that owns a stream, by its place in `nodes`, as the first one that answers sees it."""
         status = self.cluster.status()
         if status is None:
             return None
+        group = xxh3_64_intdigest(stream.encode()) % self.cluster.groups
         owner = next((one["owner"] for one in status["groups"] if one["group"] == group), None)
         address = next((one["address"] for one in status["nodes"] if one["node"] == owner), None)
         return next((i for i, node in enumerate(self.nodes) if node.address == address), None)
