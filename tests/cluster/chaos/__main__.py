@@ -20,7 +20,7 @@ from tests.cluster.chaos import network
 from tests.cluster.chaos.faults import Fault
 from tests.cluster.chaos.network import Network
 from tests.cluster.chaos.planted import FAULTS
-from tests.cluster.chaos.run import LEASE_S, Plan, Report, Run
+from tests.cluster.chaos.run import LEASE_S, QUIET_S_MAX, Plan, Report, Run
 
 VIOLATIONS_SHOWN = 5
 """Of each kind."""
@@ -45,6 +45,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--no-subscriptions", action="store_true")
     parser.add_argument("--loopback", action="store_true", help="no network namespaces: no partitions")
     parser.add_argument("--plant", choices=sorted(FAULTS), help="a fault in every node, which has to be found")
+    parser.add_argument("--source", type=Path, help="the package that nodes run; this one by default")
+    parser.add_argument("--quiet-s", type=float, default=QUIET_S_MAX, help="for how long the end is waited for")
     parser.add_argument("--older", help="a commit that `upgrade` goes down to and up from")
     parser.add_argument("--directory", type=Path, help="kept afterwards; a temporary one by default")
     parser.add_argument("--report", type=Path, help="where the figures go as JSON")
@@ -83,6 +85,8 @@ def run(asked: argparse.Namespace, directory: Path) -> Report:
         lease_s=asked.lease_s,
         linearizable_share=asked.linearizable,
         fault=asked.plant,
+        quiet_s_max=asked.quiet_s,
+        source=asked.source,
         older_source=None if asked.older is None else older_source(asked.older, directory),
     )
     return Run(plan, directory / "cluster", Network() if network.inside() else None).run()

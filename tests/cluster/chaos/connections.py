@@ -62,9 +62,18 @@ class Asker:
         self.addresses = addresses
         self.rng = rng
         self._kept: dict[str, Connection] = {}
+        self._last: Address | None = None
+        self._failed: Address | None = None
 
     def any(self) -> Address:
-        return self.rng.choice(self.addresses)
+        """Any node; after `failed` any other."""
+        self._last = self.rng.choice([one for one in self.addresses if one is not self._failed] or self.addresses)
+        self._failed = None
+        return self._last
+
+    def failed(self) -> None:
+        """The node that was asked last did not take it: the next one asked is another."""
+        self._failed = self._last
 
     def connect(self, address: Address, answer_s_max: float = ANSWER_S_MAX) -> Connection:
         """Raises NotSent."""

@@ -57,6 +57,9 @@ class Plan:
     linearizable_share: float = 0.3
     fault: str | None = None
     """Planted in every node."""
+    quiet_s_max: float = QUIET_S_MAX
+    source: Path | None = None
+    """The package that nodes run; None: this one."""
     older_source: Path | None = None
 
 
@@ -92,6 +95,8 @@ class Run:
         self.report = Report(plan.seed)
         planned = {"log": plan.log, "s3": plan.s3, "nodes": plan.nodes, "groups": plan.groups}
         self.world = World(directory, **planned, network=network, fault=plan.fault)  # type: ignore[arg-type]
+        if plan.source is not None:
+            self.world.use_source(plan.source)
         self.streams = [f"chaos/s{i}" for i in range(STREAMS_COUNT)]
         self.faults = Faults(self.world, self.rng, self.streams, plan.older_source)
         self.writers: list[Writer] = []
@@ -185,7 +190,7 @@ class Run:
             if writer.is_alive():
                 raise TimeoutError(f"{writer.name} does not come to an end: its last append is not answered")
         final = self._read_all()
-        deadline_s = now_s() + QUIET_S_MAX
+        deadline_s = now_s() + self.plan.quiet_s_max
         while not self._is_quiet(final) and now_s() < deadline_s:
             time.sleep(0.1)
         for thread in (*self.readers, *self.subscribers):

@@ -14,6 +14,8 @@ from tests.cluster.chaos.history import ACKNOWLEDGED, REFUSED, UNKNOWN, Append, 
 from tests.support.http import Response
 
 TEXT = {"Content-Type": "text/plain"}
+AGAIN_ONCE_S = 0.4
+"""Before the retry of a client that has only so many."""
 TRIES_S_MAX = 60.0
 """For how long one payload is tried."""
 PADDING_BYTES_MAX = 200
@@ -65,17 +67,23 @@ class Writer(threading.Thread):
         try:
             response = self.asker.ask(self.asker.any(), "POST", f"/v1/stream/{stream}", TEXT | headers, payload)
         except NotSent:
+            self.asker.failed()
             return REFUSED, "not sent", None
         except Unanswered as error:
+            self.asker.failed()
             return UNKNOWN, str(error)[:60], None
         if response.status in (200, 204):
             return ACKNOWLEDGED, "", response
+        self.asker.failed()
         return (REFUSED if is_certain(response) else UNKNOWN), code_of(response), response
 
     def is_over(self, start_s: float, attempts_count: int) -> bool:
         if self.retries_max is not None and attempts_count > self.retries_max:
             return True
         return now_s() - start_s > TRIES_S_MAX
+
+    def wait_again(self) -> None:
+        time.sleep(AGAIN_S if self.retries_max is None else AGAIN_ONCE_S)
 
     def strange(self, stream: str, what: str) -> None:
         self.history.add(Strange(stream, self.name, now_s(), what))
@@ -94,7 +102,7 @@ class PlainWriter(Writer):
             if response is not None and response.status != 503:
                 self.strange(stream, f"an append was answered {response.status} {code}")
                 break
-            time.sleep(AGAIN_S)
+            self.wait_again()
         if outcome == UNKNOWN and response is not None and response.status != 503:
             self.strange(stream, f"an append was answered {response.status} {code}")
         next_offset = None
@@ -128,7 +136,7 @@ class Producer(Writer):
             if response is not None and response.status != 503:
                 self.strange(stream, f"seq {seq} of epoch {epoch} was answered {response.status} {code} after {codes}")
                 break
-            time.sleep(AGAIN_S)
+            self.wait_again()
         next_offset = None
         if outcome == ACKNOWLEDGED and response is not None and response.status == 200:
             next_offset = int(response.header("stream-next-offset") or -1)
