@@ -84,6 +84,9 @@ class Timing(msgspec.Struct, frozen=True):
     snapshot_interval_s: float = 5.0
     rebalance_after_s: float = 10.0
     """For how long another node has to be first in line before it is handed the group."""
+    leave_s: float = 10.0
+    """For how long a node that leaves goes on serving while nobody could take the group over. Not longer than it is
+    given to leave at all."""
     retry_s: float = 2.0
     """After something that should not happen."""
 
@@ -126,6 +129,7 @@ class GroupOwnership:
         self._nudged = asyncio.Event()
         self._leaving = False
         """No claim is made any more: the node drains or stops."""
+        self._leaving_s = 0.0
         self._log: QuorumLog | None = None
         self._upkeep: SnapshotUpkeep | None = None
         self._take_epoch = -1
@@ -174,6 +178,7 @@ class GroupOwnership:
     def leave(self) -> None:
         """No more claims: an owner hands the group over, a standby lets go of it. `run` returns."""
         self._leaving = True
+        self._leaving_s = self._clock.monotonic_s()
         self.nudge()
 
     # ---- following ----------------------------------------------------------------------------------------------
@@ -398,7 +403,7 @@ class GroupOwnership:
         target = await self._ready_target()
         if target is None:
             self._outranked_s = None
-            if not self._leaving:
+            if not self._leaving or self._may_wait():
                 return False
         # Whatever takes long comes first: requests are served meanwhile.
         await owned.rest()
@@ -412,6 +417,11 @@ class GroupOwnership:
                 # It takes the group all the same, when the log has been silent for a while.
                 self._wiring.report("group", f"group {self.number} could not be handed over to {target}: {error}")
         return True
+
+    def _may_wait(self) -> bool:
+        """Somebody else may soon be able to take the group: those in line begin to follow when this node drains."""
+        others = any(member != self._view.me for member in self._view.in_line(self.number))
+        return others and self._clock.monotonic_s() - self._leaving_s < self._timing.leave_s
 
     async def _ready_target(self) -> str | None:
         for member in self._view.in_line(self.number)[: 1 + STANDBYS + 1]:
