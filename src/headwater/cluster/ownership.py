@@ -86,8 +86,7 @@ class Timing(msgspec.Struct, frozen=True):
     rebalance_after_s: float = 10.0
     """For how long another node has to be first in line before it is handed the group."""
     leave_s: float = 10.0
-    """For how long a node that leaves goes on serving while nobody could take the group over. Not longer than it is
-    given to leave at all."""
+    """For how long a node that leaves goes on serving while nobody could take the group over."""
     retry_s: float = 2.0
     """After something that should not happen."""
 
@@ -368,8 +367,7 @@ class GroupOwnership:
         }
 
     def _enter(self, owned: OwnedGroup, log: QuorumLog) -> None:
-        """Others claim when they have seen nothing new in the log for as long as a lease, or longer: what is read here
-        within a lease after an entry was sent is not behind what anybody else acknowledges."""
+        """Others claim after a lease without an entry: within one, a read here misses nothing that they acknowledge."""
         self._engine.enter(owned, partial(log.is_confirmed, self._timing.lease_s))
         self.state = OWNER
 

@@ -78,6 +78,8 @@ class Report:
     stale_s_max: float = 0.0
     append_s_max: float = 0.0
     codes: dict[str, int] = field(default_factory=dict)
+    failed_producers: list[str] = field(default_factory=list)
+    """Appends of producers that were never acknowledged, with what each attempt was told."""
 
     @property
     def good(self) -> bool:
@@ -233,6 +235,11 @@ class Run:
         report.reads = len(self.history.reads)
         report.append_s_max = max((one.end_s - one.start_s for one in self.history.appends), default=0.0)
         report.codes = dict(Counter(code for append in self.history.appends for code in append.codes).most_common(12))
+        report.failed_producers = [
+            f"{one.producer} {one.epoch}/{one.seq}: {one.outcome} after {one.codes}"
+            for one in self.history.appends
+            if one.producer is not None and one.outcome != ACKNOWLEDGED
+        ]
         for fault in report.faults:
             fault.pause_s = self._pause_s(fault)
 

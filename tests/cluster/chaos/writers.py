@@ -130,9 +130,11 @@ class Producer(Writer):
         while True:
             outcome, code, response = self.attempt(stream, payload, headers)
             unsure = unsure or outcome == UNKNOWN
-            if outcome == ACKNOWLEDGED or self.is_over(start_s, len(codes) + 1):
+            if outcome == ACKNOWLEDGED:
                 break
             codes.append(code)
+            if self.is_over(start_s, len(codes)):
+                break
             if response is not None and response.status != 503:
                 self.strange(stream, f"seq {seq} of epoch {epoch} was answered {response.status} {code} after {codes}")
                 break
@@ -144,7 +146,7 @@ class Producer(Writer):
             outcome = UNKNOWN
         made = Append(
             *(stream, payload, start_s, now_s(), outcome, self.name, next_offset, self.name, epoch, seq),
-            attempts_count=len(codes) + 1,
+            attempts_count=len(codes) + (outcome == ACKNOWLEDGED),
             codes=tuple(codes),
         )
         self.history.add(made)
