@@ -55,9 +55,10 @@ GROUPS_DEFAULT = 16
 SECRET_BYTES_MIN = 16
 SNAPSHOT_BYTES = 64 << 20
 LEAVE_S_MAX = 30.0
+"""Beyond it a node that stops lets go of groups that nobody took: others claim them when their logs are silent."""
 MEET_S_MAX = 5.0
 MEET_LOOK_S = 0.05
-"""Beyond it a node that stops lets go of groups that nobody took: others claim them when their logs are silent."""
+"""How long clients are not let in while it is not known who owns what, and how often that is looked at."""
 ANY_ADDRESS = ("0.0.0.0", "::")
 TAKE_OVER = "take_over"
 
