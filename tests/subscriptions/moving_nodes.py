@@ -83,6 +83,7 @@ class Cluster:
         self.nodes: dict[int, Node] = {}
         self.owner: dict[int, int] = {}
         """By group: who serves it in truth."""
+        self.epoch = 0
         self.gone: list[Node] = []
         for member in range(nodes_count):
             self.nodes[member] = Node(self, member)
@@ -111,6 +112,8 @@ class Cluster:
         schedule = asyncio.get_running_loop().call_soon
         made = Group(log, SqliteCatalog(None), self.clock, schedule, Limits(), 1 << 30, group, self.groups_count)
         log.group = made
+        self.epoch += 1
+        made.epoch = self.epoch
         owned = owned_on(made)
         self.nodes[member].manager.follow(made)
         fold = Fold(made)

@@ -268,6 +268,25 @@ def test_a_wake_waits_for_no_delivery_that_was_begun_before_its_group_left_and_c
     play(body)
 
 
+def test_a_late_hint_of_an_owner_before_does_not_link_a_stream_that_was_deleted_since() -> None:
+    async def body(world: Cluster) -> None:
+        path = world.named(STREAM, "events/a")
+        await world.put(path)
+        await world.subscribe()
+        await until(lambda: world.wire.under_way.get(STREAM))
+        world.wire.cut.add(STREAM)
+        await world.append(path)  # its owner keeps the hint, and nobody hears it
+        world.move(STREAM, SUB)
+        world.see()
+        await world.delete(path)
+        world.wire.cut.clear()
+        (asker,) = world.nodes[STREAM].manager._hints._askers.values()
+        await until(lambda: not asker.hints)
+        assert path not in world.sub.links and not world.sub.pending
+
+    play(body)
+
+
 class Player:
     def __init__(self, world: Cluster, seed: int) -> None:
         self.world = world

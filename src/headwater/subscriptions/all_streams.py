@@ -156,7 +156,9 @@ class AllStreams:
                 rows, after = await questions.ask(
                     member, "subscriptions_matching", patterns, after, groups, into=tuple[list[Row], str | None]
                 )
-            yield [row for row in rows if row[0] not in touched]
+            # What has come to this process since is known here, and compared here.
+            come = self._engine.owned.keys() if member != questions.me else ()
+            yield [row for row in rows if row[0] not in touched and self.group_of(row[1]) not in come]
             await asyncio.sleep(0)
 
     async def check_edges(self, acks: list[tuple[str, int, int]]) -> None:

@@ -46,6 +46,8 @@ class Hint(msgspec.Struct, frozen=True, array_like=True):
     deleted: bool
     entered: bool = False
     """Not about a stream: the process serves a group from now on that it did not serve before."""
+    epoch: int = 0
+    """Of the process's ownership of the group: a later owner knows better."""
 
 
 class _Asker:
@@ -83,6 +85,8 @@ class Hints:
         """By sid: version, path, who wants to hear of it. Overflow: all are forgotten."""
         self._closed = False
         self._questions = engine.questions
+        self._owned = engine.owned
+        self._groups_count = engine.groups_count
         self._me = engine.questions.me
         engine.questions.register("subscriptions_watch", self._answer_watch)
         engine.questions.register("subscriptions_news", self._answer_news)
@@ -95,12 +99,12 @@ class Hints:
         for member in self._askers.keys() - {*self._questions.everyone}:
             self._forget(self._askers[member])
 
-    def entered(self, group: int) -> None:
+    def entered(self, group: int, epoch: int) -> None:
         """This process serves the group from now on: its streams may have done what nobody was told of."""
         for asker in list(self._askers.values()):
             self._seq += 1
             asker.hints.pop(-1 - group, None)
-            asker.hints[-1 - group] = Hint(self._seq, "", group, 0, 0, 0, False, entered=True)
+            asker.hints[-1 - group] = Hint(self._seq, "", group, 0, 0, 0, False, True, epoch)
             self._told(asker)
 
     def close(self) -> None:
@@ -143,7 +147,10 @@ class Hints:
         self._seq += 1
         before = asker.hints.pop(stream.sid, None)
         start = start if before is None else before.start
-        asker.hints[stream.sid] = Hint(self._seq, path, stream.sid, stream.fork_at, start, stream.visible, deleted)
+        owned = self._owned.get(stream.sid % self._groups_count)
+        epoch = 0 if owned is None else owned.group.epoch
+        facts = (path, stream.sid, stream.fork_at, start, stream.visible, deleted)
+        asker.hints[stream.sid] = Hint(self._seq, *facts, False, epoch)
         self._told(asker)
 
     def _told(self, asker: _Asker) -> None:

@@ -105,8 +105,8 @@ class Manager:
         subs = list(registry.by_id.values())
         for sub in subs:
             self._take_up(sub)
-        self._hints.entered(owned.number)
-        self._neighbours.entered(owned.number, subs)
+        self._hints.entered(owned.number, owned.group.epoch)
+        self._neighbours.entered(owned.number, owned.group.epoch, subs)
 
     def left(self, owned: OwnedGroup) -> None:
         """Its subscriptions are at work elsewhere: what is under way for them here has no effect any more."""

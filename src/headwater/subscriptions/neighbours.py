@@ -56,6 +56,8 @@ class Neighbours:
         self._questions = questions = engine.questions
         self._here = Comparing(questions.me, questions, index, streams, growth, _nothing)
         """Streams of this process need no hints; those of a group that has just entered are compared as well."""
+        self._epochs: dict[int, int] = {}
+        """By group: the highest that was heard of."""
         self._all: dict[int, _Neighbour] = {}
         self._ending: set[asyncio.Task[None]] = set()
         """Tasks of processes that went."""
@@ -96,14 +98,20 @@ class Neighbours:
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
 
-    def entered(self, group: int, subs: Iterable[Subscription]) -> None:
+    def entered(self, group: int, epoch: int, subs: Iterable[Subscription]) -> None:
         """This process serves the group from now on, and these subscriptions, which live in it."""
         self.gaps_count += 1
+        self.is_latest(group, epoch)
         if not self.index.by_uid or self._stopped:
             return
         # What became of the group's streams was heard of by whoever served them, if it lived on.
         self._here.need(Missed(groups={group}))
         self.need({sub.uid for sub in subs})
+
+    def is_latest(self, group: int, epoch: int) -> bool:
+        """Whether nobody is known to have owned the group after whoever says something about it."""
+        latest = self._epochs[group] = max(epoch, self._epochs.get(group, 0))
+        return epoch == latest
 
     def need(self, uids: set[str]) -> None:
         """These subscriptions may have missed something, wherever it was."""
@@ -292,13 +300,16 @@ class _Neighbour:
         return any_heard
 
     def _apply(self, hint: Hint) -> None:
+        neighbours = self._all
         if hint.entered:
-            self._all.gaps_count += 1
-            if self._all.index.by_uid:
+            neighbours.gaps_count += 1
+            neighbours.is_latest(hint.sid, hint.epoch)
+            if neighbours.index.by_uid:
                 self.comparing.need(Missed(groups={hint.sid}))
-        else:
-            self._all.growth.heard(hint)
-            self._all.streams.touch(hint.path)
+        elif hint.deleted or neighbours.is_latest(neighbours.streams.group_of(hint.sid), hint.epoch):
+            neighbours.growth.heard(hint)
+            neighbours.streams.touch(hint.path)
+        # Otherwise it is late: the stream was compared, or will be, at a later owner, which may have deleted it.
 
     async def refresh(self) -> None:
         try:
