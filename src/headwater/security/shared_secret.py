@@ -75,6 +75,6 @@ def _open(name: str, data: bytes, cluster_secret: bytes) -> str:
         except (InvalidTag, UnicodeDecodeError):
             pass
     raise BadSharedSecret(
-        f"the object {FOLDER}/{name} in the lake cannot be opened with this cluster's secret: start the node with the "
-        f"--cluster-secret-file that it was made with, or remove the object so that a new one is made"
+        f"{FOLDER}/{name} in the lake's _cluster folder cannot be opened with this cluster's secret: start the node "
+        f"with the --cluster-secret-file that it was made with, or remove the object so that a new one is made"
     )
