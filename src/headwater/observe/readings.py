@@ -56,8 +56,8 @@ def engine_gauges(engine: Engine) -> list[Gauge]:
     def total(name: str, text: str, read: Callable[[OwnedGroup], float], counts: bool = False) -> Gauge:
         return Gauge(name, text, lambda: sum(map(read, engine.owned.values())), counts)
 
-    def count(name: str, text: str, read: Callable[[OwnedGroup], float]) -> Gauge:
-        return Gauge(name, text, since_start.reader(read), True)
+    def count(name: str, text: str, read: Callable[[OwnedGroup], float], counts: bool = True) -> Gauge:
+        return Gauge(name, text, since_start.reader(read), counts)
 
     def of_lake(name: str, text: str, read: Callable[[Flusher, LakeGc], float]) -> Gauge:
         return count(name, text, lambda one: 0 if one.flusher is None else read(one.flusher, one.lake_gc))  # type: ignore[arg-type]
