@@ -57,10 +57,12 @@ class _Wish(msgspec.Struct, frozen=True, array_like=True):
 class _Request:
     """What the entries of one request share while they are submitted."""
 
-    __slots__ = ("elsewhere", "gather", "missing")
+    __slots__ = ("elsewhere", "gather", "missing", "was_sent")
 
-    def __init__(self, gather: Gather) -> None:
+    def __init__(self, gather: Gather, was_sent: bool = False) -> None:
         self.gather = gather
+        self.was_sent = was_sent
+        """Another process was sent the request."""
         self.elsewhere: dict[int, list[tuple[int, _Wish]]] = {}
         """Entries for other processes, by process."""
         self.missing: dict[str, Failure] = {}
@@ -195,7 +197,7 @@ class Batches:
                 return True
             return False
         try:
-            owner = other_owner(self._engine, wish.key) if self._is_split else None
+            owner = other_owner(self._engine, wish.key, request.was_sent) if self._is_split else None
         except Failure as failure:
             request.gather.resolve(index, failure)
             return True
@@ -245,7 +247,7 @@ class Batches:
         """Submits entries that another process was sent, for streams of groups of this one."""
         wishes = msgspec.convert(entries, list[_Wish])
         done: asyncio.Future[list[Answer]] = asyncio.get_running_loop().create_future()
-        request = _Request(Gather(len(wishes), done.set_result, partial(_fail, done)))
+        request = _Request(Gather(len(wishes), done.set_result, partial(_fail, done)), was_sent=True)
         for waits_for in self._submit_wishes(request, wishes):
             await (asyncio.sleep(0) if waits_for is None else waits_for)
         return await done

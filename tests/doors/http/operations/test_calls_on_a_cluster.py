@@ -1,4 +1,4 @@
-"""Admin calls about a group whose log is not in files: each is answered, and what needs such a log is refused by name."""
+"""Admin calls about a group whose log is not in files: what needs such a log is refused by name, all else is answered."""
 
 from __future__ import annotations
 
