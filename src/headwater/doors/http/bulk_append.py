@@ -32,6 +32,7 @@ from headwater.errors import (
     BodyTooLarge,
     Failure,
     MethodNotAllowed,
+    NotServedHere,
     TooManyRecords,
 )
 from headwater.model import content_types, json_mode, json_slices
@@ -168,7 +169,7 @@ class Batches:
     def _submit(self, request: _Request, index: int, wish: _Wish) -> asyncio.Task[None] | None:
         """Submits an entry, or puts it to those of its owner. Returns what the entries after it have to wait for."""
         if self._placing is not None:
-            if self._is_deciding(self._placing, wish):
+            if self._is_deciding(self._placing, wish) or self._is_doubtful(self._placing, wish):
                 return self._later(request, index, wish)
             if self._goes_elsewhere(request, index, wish):
                 return None
@@ -185,6 +186,11 @@ class Batches:
     def _is_deciding(placing: ForkPlacement, wish: _Wish) -> bool:
         """True while a stream of that name must not be made: where it would be is not decided."""
         return wish.command.create is not None and wish.placed is None and placing.is_deciding(wish.key)
+
+    @staticmethod
+    def _is_doubtful(placing: ForkPlacement, wish: _Wish) -> bool:
+        """See `ForkPlacement.is_doubtful`."""
+        return wish.command.create is not None and wish.placed is not None and placing.is_doubtful(wish.placed.group)
 
     def _goes_elsewhere(self, request: _Request, index: int, wish: _Wish) -> bool:
         """True when another process has to submit it, which is provided for, or when it was sent here in vain."""
@@ -215,7 +221,13 @@ class Batches:
 
         Nothing happens between knowing that and submitting it.
         """
-        placing, bucket = self._placing, wish.bucket
+        placing, bucket, confirmed = self._placing, wish.bucket, None
+        if placing is not None and wish.placed is not None and self._is_doubtful(placing, wish):
+            try:
+                confirmed = await placing.confirm(wish.key, wish.placed.group)
+            except Failure as failure:
+                request.gather.resolve(index, failure)
+                return
         known = False
         while not known:
             if placing is not None and self._is_deciding(placing, wish):
@@ -228,7 +240,9 @@ class Batches:
                     request.gather.resolve(index, failure)
                     return
             known = placing is None or not self._is_deciding(placing, wish)
-        if placing is None or not self._goes_elsewhere(request, index, wish):
+        if confirmed is not None and self._engine.owned.get(confirmed.number) is not confirmed:
+            request.gather.resolve(index, NotServedHere(confirmed.number))
+        elif placing is None or not self._goes_elsewhere(request, index, wish):
             self._engine.submit(wish.key, wish.command, request.gather.waiter(index))
 
     def _ask_others(self, request: _Request) -> Work:

@@ -46,12 +46,27 @@ class Elsewhere:
             found = _MARK.fullmatch(mark)
             if found is None:
                 raise NotServedHere(home)
-            engine.admit(key, int(found[1]), int(found[2]), exchange.request.method == b"PUT")
-            act()
+            group, version, creates = int(found[1]), int(found[2]), exchange.request.method == b"PUT"
+            if creates and self._placing.is_doubtful(group):
+                exchange.run(self._confirmed(exchange, key, group, version, act))
+            else:
+                engine.admit(key, group, version, creates)
+                act()
         elif source is not None or (exchange.request.method == b"PUT" and self._placing.is_deciding(key)):
             exchange.run(self._created(exchange, key, source, act))
         else:
             self._where_placed(exchange, key, act)
+
+    async def _confirmed(self, exchange: Exchange, key: str, group: int, version: int, act: Callable[[], None]) -> None:
+        connection = exchange.connection
+        connection.unjudged = exchange
+        try:
+            await self._placing.confirm(key, group)
+        finally:
+            connection.unjudged = None
+        self._engine.admit(key, group, version, creates=True)
+        act()
+        connection.advance()
 
     async def _created(self, exchange: Exchange, key: str, source: str | None, act: Callable[[], None]) -> None:
         connection = exchange.connection

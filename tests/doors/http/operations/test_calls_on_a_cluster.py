@@ -1,4 +1,4 @@
-"""Admin calls about a group whose log is not in files: what needs such a log is refused by name, all else is answered."""
+"""Admin calls about a group whose log is not in files: what needs such a log is refused by name."""
 
 from __future__ import annotations
 
