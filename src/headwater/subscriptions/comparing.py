@@ -71,13 +71,16 @@ class Comparing:
         streams: AllStreams,
         growth: Growth,
         watched: Callable[[], Awaitable[None]],
+        is_latest: Callable[[int, int], bool],
     ) -> None:
+        """`is_latest`: whether nobody is known to have owned a group after an epoch."""
         self._member = member
         self._questions = questions
         self._index = index
         self._streams = streams
         self._growth = growth
         self._watched = watched
+        self._is_latest = is_latest
         self._missed = Missed()
         self._trying = Missed()
         self._task: asyncio.Task[None] | None = None
@@ -148,7 +151,9 @@ class Comparing:
 
     async def _pause(self, pause_s: float) -> None:
         try:
-            await asyncio.wait_for(self._nudged.wait(), pause_s)
+            # Not `wait_for`: of a nudge and a cancellation in the same turn it takes the nudge alone.
+            async with asyncio.timeout(pause_s):
+                await self._nudged.wait()
         except TimeoutError:
             pass
 
@@ -156,24 +161,33 @@ class Comparing:
 
     async def _compare(self, missed: Missed) -> None:
         """Raises a Failure when the process does not answer, or a group left it meanwhile."""
-        asked = self._questions.ask(self._member, "subscriptions_groups", into=list[int])
-        served: set[int] = {*await asked}
+        asked = self._questions.ask(self._member, "subscriptions_groups", into=dict[int, int])
+        epochs: dict[int, int] = await asked
+        served = {*epochs}
         by_uid = self._index.by_uid
         if missed.everything or missed.again:
-            await self._compare_with(served, list(by_uid.values()))
+            await self._compare_with(served, epochs, list(by_uid.values()))
             return
         if missed.groups & served:
-            await self._compare_with(missed.groups & served, list(by_uid.values()))
+            await self._compare_with(missed.groups & served, epochs, list(by_uid.values()))
         if missed.uids:
-            await self._compare_with(served, [sub for uid in missed.uids if (sub := by_uid.get(uid)) is not None])
+            subs = [sub for uid in missed.uids if (sub := by_uid.get(uid)) is not None]
+            await self._compare_with(served, epochs, subs)
 
-    async def _compare_with(self, groups: set[int], subs: list[Subscription]) -> None:
+    def _demand_latest(self, groups: Iterable[int], epochs: dict[int, int]) -> None:
+        """Raises NoOwner when a later owner of a group was heard of: an answer may be older than what it said."""
+        for group in groups:
+            if not self._is_latest(group, epochs[group]):
+                raise NoOwner(group)
+
+    async def _compare_with(self, groups: set[int], epochs: dict[int, int], subs: list[Subscription]) -> None:
         """Compares the links with the streams of these groups: those that grew, are new, or are gone."""
         seen: set[int] = set()
         patterns = sorted({sub.config.pattern for sub in subs if sub.config.pattern is not None})
         for at in range(0, len(patterns), PATTERNS_SOUGHT_MAX):
             sought = patterns[at : at + PATTERNS_SOUGHT_MAX]
             async for rows in self._streams.matching(self._member, sought, sorted(groups)):
+                self._demand_latest(groups, epochs)
                 for row in rows:
                     seen.add(row[1])
                     self._growth.recall(row)
@@ -184,14 +198,15 @@ class Comparing:
                 links_count = 0
                 await asyncio.sleep(0)
             if self._index.holds(sub):
-                await self._compare_links(sub, groups, seen)
+                await self._compare_links(sub, groups, epochs, seen)
 
-    async def _compare_links(self, sub: Subscription, groups: set[int], seen: set[int]) -> None:
+    async def _compare_links(self, sub: Subscription, groups: set[int], epochs: dict[int, int], seen: set[int]) -> None:
         sids = {path: link.sid for path, link in sub.links.items() if link.sid not in seen}
         places = self._places(sids, groups)
         if not places:
             return
         looked = await self._streams.look(places, dict.fromkeys(groups, self._member))
+        self._demand_latest(groups, epochs)
         for path, group in places.items():
             failure = looked.unknown.get(path)
             if failure is not None and group in groups:

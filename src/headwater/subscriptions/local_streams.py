@@ -134,8 +134,9 @@ class LocalStreams:
                 found[at] = (ELSEWHERE, lives_in, 0)
         return found
 
-    async def _answer_groups(self) -> list[int]:
-        return sorted(self._engine.owned)
+    async def _answer_groups(self) -> dict[int, int]:
+        """The groups that are served here, and the epoch of each."""
+        return {number: owned.group.epoch for number, owned in self._engine.owned.items()}
 
     async def _answer_matching(
         self, patterns: list[str], after: str, groups: list[int]

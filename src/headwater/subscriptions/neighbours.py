@@ -54,7 +54,7 @@ class Neighbours:
         """Moments at which something may have happened elsewhere that nobody told of. Each has been compared with the
         subscriptions that were there then."""
         self._questions = questions = engine.questions
-        self._here = Comparing(questions.me, questions, index, streams, growth, _nothing)
+        self._here = Comparing(questions.me, questions, index, streams, growth, _nothing, self.is_latest)
         """Streams of this process need no hints; those of a group that has just entered are compared as well."""
         self._epochs: dict[int, int] = {}
         """By group: the highest that was heard of."""
@@ -181,7 +181,13 @@ class _Neighbour:
         self._member = member
         self._questions = questions = neighbours.engine.questions
         self.comparing = Comparing(
-            member, questions, neighbours.index, neighbours.streams, neighbours.growth, self._watch_all
+            member,
+            questions,
+            neighbours.index,
+            neighbours.streams,
+            neighbours.growth,
+            self._watch_all,
+            neighbours.is_latest,
         )
         self._session: str | None = None
         self._applied = 0
