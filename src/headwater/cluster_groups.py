@@ -46,6 +46,7 @@ from headwater.log.medium import MediumError
 from headwater.log.quorum import QuorumLog
 from headwater.log.quorum_entries import FORMAT as LOG_FORMAT
 from headwater.ports import Rng, SystemClock
+from headwater.security.name_hash import NameHash
 from headwater.setting_values import AUTO, parse_listen, shown_address
 from headwater.start_refused import CannotStart
 from headwater.subscriptions.keys import Keys
@@ -111,6 +112,8 @@ class ClusterGroups:
             self.description = await agreed(self.place, wanted, GROUPS_DEFAULT, self.logs.where, rng)
             self.groups_count = self.description.groups
             self._data.join(self.description.id, self.groups_count)
+            self._keys = await Keys.shared(self.place, self.secret, rng)
+            self._name_hash = await NameHash.shared(self.place, self.secret, rng)
             await self._register(rng)
         except MediumError as error:
             raise CannotStart(f"the cluster cannot be joined: {error.reason}") from None
@@ -147,8 +150,12 @@ class ClusterGroups:
         log.info("joined", node=node.number, id=node.id, address=address, groups=self.groups_count)
 
     def keys(self, rng: Rng) -> Keys:
-        """What the node signs webhooks with. Raises BadKeys."""
-        return Keys.kept(self._data.path, rng)
+        """What every node of the cluster signs webhooks with."""
+        return self._keys
+
+    def name_hash(self, rng: Rng) -> NameHash:
+        """What names in receipts of erasures are hashed with, by every node of the cluster."""
+        return self._name_hash
 
     # ---- groups -------------------------------------------------------------------------------------------------
 

@@ -44,6 +44,7 @@ class Calls:
         self._members = members
         self.me = members.me
         self.alone = members.alone
+        self.on_change = members.on_change
         self.owner = members.owner
         self._answers: dict[str, Answer] = {}
         self._idle: dict[int, list[_Line]] = {}

@@ -7,7 +7,7 @@ Owns this contract. Never says who they are: workers of one machine are `members
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 HTTP, S3P = "http", "s3p"
@@ -28,6 +28,11 @@ class Membership(Protocol):
     @property
     def everyone(self) -> Sequence[int]:
         """The processes that are there now, this one among them, in ascending order."""
+        ...
+
+    @property
+    def on_change(self) -> list[Callable[[], None]]:
+        """Called after `everyone` or the owner of a group may have changed."""
         ...
 
     @property

@@ -120,6 +120,7 @@ class GroupOwnership:
         self.state = AWAY
         self.epoch = 0
         """Of this node's own claim, while it is the owner."""
+        self.claims_count = self.hand_overs_count = self.suspensions_count = 0
         self._engine = engine
         self._view = view
         self._wiring = wiring
@@ -311,6 +312,7 @@ class GroupOwnership:
         claim = Claim(self._view.me, self._wiring.address, self._wiring.cluster_format, 0, incarnation)
         try:
             self.epoch = (await log.claim(claim)).epoch
+            self.claims_count += 1
         except Behind:
             return False
         return True
@@ -389,6 +391,7 @@ class GroupOwnership:
             await asyncio.wait((barrier, lease), return_when=asyncio.FIRST_COMPLETED)
             if not barrier.done():
                 self.state = SUSPENDED
+                self.suspensions_count += 1
                 self._engine.leave(self.number)
             await barrier
             if self.state == SUSPENDED:
@@ -423,6 +426,7 @@ class GroupOwnership:
         await owned.rest()
         self._engine.leave(self.number)
         self.state = AWAY
+        self.hand_overs_count += 1
         await log.closed()
         if target is not None and log.failure is None:
             try:

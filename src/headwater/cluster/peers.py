@@ -31,6 +31,7 @@ class Peers:
         self.view = view
         self.me = view.me
         self.groups_count = view.groups_count
+        self.on_change = view.on_change
         self.owner = view.owner
         self.groups_of = view.groups_of
         self._secret = secret

@@ -86,8 +86,12 @@ class Engine:
         return xxh3_64_intdigest(key.encode()) % self.groups_count
 
     def placement(self, key: str) -> Placement | None:
-        """Where the stream of that name lives when that is not its home, which this process serves."""
-        owned = self.owned[self.home(key)]
+        """Where the stream of that name lives when that is not its home, which this process serves. Raises GroupMoved
+        when it has left since."""
+        home = self.home(key)
+        owned = self.owned.get(home)
+        if owned is None:
+            raise GroupMoved(home)
         return None if key in owned.group.loaded.by_key else owned.placements.get(key)
 
     def place(self, key: str) -> int:

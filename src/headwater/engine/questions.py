@@ -28,6 +28,11 @@ class Questions(Protocol):
         """The processes that are there now, in ascending order."""
         ...
 
+    @property
+    def on_change(self) -> list[Callable[[], None]]:
+        """Called after `everyone` or the owner of a group may have changed."""
+        ...
+
     def owner(self, group: int) -> int:
         """The process that serves a group. Raises MemberUnavailable when there is none now."""
         ...
@@ -63,6 +68,7 @@ class LocalQuestions:
     everyone = (0,)
 
     def __init__(self) -> None:
+        self.on_change: list[Callable[[], None]] = []
         self._answers: dict[str, Answer] = {}
 
     def owner(self, group: int) -> int:

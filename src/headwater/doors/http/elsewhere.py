@@ -46,8 +46,13 @@ class Elsewhere:
             found = _MARK.fullmatch(mark)
             if found is None:
                 raise NotServedHere(home)
-            engine.admit(key, int(found[1]), int(found[2]), exchange.request.method == b"PUT")
-            act()
+            group, version, creates = int(found[1]), int(found[2]), exchange.request.method == b"PUT"
+            if creates and self._placing.is_doubtful(group):
+                self._hold(exchange)
+                exchange.run(self._confirmed(exchange, key, group, version, act))
+            else:
+                engine.admit(key, group, version, creates)
+                act()
         elif source is not None or (exchange.request.method == b"PUT" and self._placing.is_deciding(key)):
             self._hold(exchange)
             exchange.run(self._created(exchange, key, source, act))
@@ -57,6 +62,16 @@ class Elsewhere:
     def _hold(self, exchange: Exchange) -> None:
         """What came after it on its connection may be about the same stream, and waits. Called before anything does."""
         exchange.connection.unjudged = exchange
+
+    async def _confirmed(self, exchange: Exchange, key: str, group: int, version: int, act: Callable[[], None]) -> None:
+        connection = exchange.connection
+        try:
+            await self._placing.confirm(key, group)
+        finally:
+            connection.unjudged = None
+        self._engine.admit(key, group, version, creates=True)
+        act()
+        connection.advance()
 
     async def _created(self, exchange: Exchange, key: str, source: str | None, act: Callable[[], None]) -> None:
         connection = exchange.connection
