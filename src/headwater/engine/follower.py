@@ -16,6 +16,7 @@ from headwater.engine.checkpoint import checkpoint
 from headwater.engine.owned_group import OwnedGroup
 from headwater.engine.recovery import Fold, LogContradiction
 from headwater.model.events import Event
+from headwater.model.lineage import LOG_DOMAIN, LOG_IDENTITY
 from headwater.ports import SharedLog
 
 EVICT_SLICE = 5_000
@@ -94,12 +95,20 @@ class Follower:
         await self.owned.stop()
 
     def _check_identity(self) -> None:
-        lineage, identity = self._group.lineage, self._log.identity
-        if lineage.incarnations and identity and lineage.log != identity:
+        kept, identity = self._kept_identity(), self._log.identity
+        if kept and identity and kept != identity:
             raise LogContradiction(
-                f"the catalog is of log {lineage.log}, and this is log {identity}: the log was deleted and made "
+                f"the catalog is of log {kept}, and this is log {identity}: the log was deleted and made "
                 "again. Restore it, or remove the catalog to go on with what this log holds"
             )
+
+    def _kept_identity(self) -> str:
+        """Of the log that the catalog is of; "" while it is of none."""
+        kept = self._group.catalog.thing(LOG_DOMAIN, LOG_IDENTITY)
+        if kept is not None:
+            return kept.decode()
+        lineage = self._group.lineage
+        return lineage.log if lineage.incarnations else ""
 
     def _begin_incarnations(self) -> None:
         group = self._group

@@ -152,7 +152,7 @@ class QuorumLog:
         self._reader = Reader(cursor, claim)
         self._loaded = []
         self._ends.clear()
-        begun = cursor.number == 1 or cursor.incarnation != 0
+        begun = cursor.incarnation != 0
         while found := await self._medium.read(self._reader.cursor.number, READ_BYTES):
             if not begun:
                 self._reader.begin(*found[0])
@@ -233,6 +233,24 @@ class QuorumLog:
         self._entry_bytes_max = self._medium.entry_bytes_max
         self._owns = True
         return claim
+
+    async def begin(self, position: int, epoch: int, identity: str) -> None:
+        """Makes the log's first entry, which says that the log goes on at `position`: a catalog holds everything before
+        it, and another log held it once. Nobody owns the group afterwards. Epochs rise from `epoch` on: whoever claims
+        has a higher one than any owner of the other log had.
+
+        Whoever calls has loaded the log and found nothing; else Behind. Raises like `claim`.
+        """
+        if self._reader.cursor != Cursor():
+            raise Behind("the log has entries already")
+        self._reader.cursor = Cursor(1, position, epoch, False, int(identity, 16))
+        try:
+            await self.claim(Claim("", "", incarnation=self._token(8).hex()))
+        except BaseException:
+            self._reader.cursor = Cursor()
+            raise
+        self._owns = False
+        self.head = position
 
     def start(self, on_progress: Callable[[], None]) -> None:
         """See `Log.start`. Only after `claim`."""

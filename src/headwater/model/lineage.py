@@ -19,6 +19,10 @@ from typing import NamedTuple
 
 from headwater.errors import AnotherLog, LogSetBack
 
+LOG_DOMAIN, LOG_IDENTITY = "log", "identity"
+"""Where a catalog keeps, beside its streams, of which shared log it is, when that is not its lineage's first one: a log
+that continues another one has an identity of its own (see `cluster.new_log`)."""
+
 INCARNATIONS_MAX = 4_096
 """Kept. The oldest go first, but never the first of all, by which a log is known."""
 
