@@ -13,6 +13,7 @@ from headwater import __version__, config
 from headwater.cli import lake, pipeline, s3p, stream
 from headwater.cli.doctor import doctor
 from headwater.cli.serve import EPILOG, serve, settings_or_exit, with_settings
+from headwater.setting_rules import CLUSTER_RULES, MEMORY_RULE, RELATIONS
 
 app = typer.Typer(
     help="Headwater: durable streams over plain HTTP.",
@@ -90,7 +91,8 @@ def guide() -> str:
             names = f"`{row.name}` | `{row.flag}` | `{row.variable}`"
             out.append(f"| {names} | {default} | {row.allowed} | {row.help} |\n")
     out.append("\n## How settings relate\n\n")
-    out += [f"- {rule}.\n" for rule in (config.MEMORY_RULE, *(relation.rule for relation in config.RELATIONS))]
+    out += [f"- {rule}.\n" for rule in (MEMORY_RULE, *(relation.rule for relation in RELATIONS))]
+    out += [f"- In a cluster: {rule}; {change}.\n" for _, rule, change in CLUSTER_RULES]
     return "".join(out)
 
 

@@ -54,6 +54,10 @@ class Snapshot(NamedTuple):
     def folder(self) -> str:
         return f"{FOLDER}/{self.group}/{self.position:020d}-{self.log_floor:020d}-{self.epoch:010d}"
 
+    def told(self) -> dict[str, int]:
+        """For operators."""
+        return {"position": self.position, "log_floor": self.log_floor, "epoch": self.epoch}
+
 
 def purge_limit(found: dict[Snapshot, set[str]], members_needed: int) -> Snapshot | None:
     """The newest snapshot that enough members could load: the log is not needed below its floor."""
