@@ -13,6 +13,7 @@ from pathlib import Path
 from headwater.catalog.lake_files import LakeFiles
 from headwater.catalog.sqlite import SqliteCatalog
 from headwater.data_directory import DataDirectory, DirectoryInUse, DirectoryRefused
+from headwater.engine.erasure_marks import ErasureMarks
 from headwater.engine.group import Group
 from headwater.engine.placements import Placements
 from headwater.engine.recovery import recover
@@ -144,6 +145,7 @@ def _open(directory: DataDirectory, number: int, groups_count: int, log_file_byt
     registry = Registry()
     group.domains[registry.name] = registry
     group.domains[Placements.name] = Placements(catalog)
+    group.domains[ErasureMarks.name] = ErasureMarks()
     recover(group)
     lake_files = held.enter_context(closing(LakeFiles(directory.catalog(number))))
     return Stopped(group, lake_files)

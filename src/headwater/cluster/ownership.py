@@ -21,6 +21,7 @@ from typing import Any, Protocol
 import msgspec
 
 from headwater.catalog.catalog_copy import copy_catalog
+from headwater.catalog.catalog_files import remove_catalog
 from headwater.catalog.sqlite import SqliteCatalog
 from headwater.cluster.catalog_snapshots import CatalogSnapshots, Snapshot
 from headwater.cluster.snapshot_upkeep import SnapshotUpkeep
@@ -133,6 +134,8 @@ class GroupOwnership:
         """When the last entry of the log was seen."""
         self._outranked_s: float | None = None
         """Since when another node is first in line."""
+        self._unwanted_s: float | None = None
+        """Since when this node has no part in the group."""
         self._suspect = False
         """Another node says that it owns the group: a barrier tells."""
 
@@ -155,8 +158,10 @@ class GroupOwnership:
             if not self._is_wanted():
                 if self._leaving:
                     return
+                await self._let_go()
                 await self._pause(self._timing.look_s)
                 continue
+            self._unwanted_s = None
             try:
                 await self._take_part()
             except Gone:
@@ -174,6 +179,13 @@ class GroupOwnership:
         """No more claims: an owner hands the group over, a standby lets go of it. `run` returns."""
         self._leaving = True
         self.nudge()
+
+    async def _let_go(self) -> None:
+        """This node has no part in the group: after a while its catalog goes, which nobody clears of what is erased."""
+        now_s = self._clock.monotonic_s()
+        self._unwanted_s = now_s if self._unwanted_s is None else self._unwanted_s
+        if now_s - self._unwanted_s >= self._timing.rebalance_after_s:
+            await asyncio.to_thread(remove_catalog, self._wiring.catalog_path(self.number))
 
     # ---- following ----------------------------------------------------------------------------------------------
 
@@ -262,7 +274,10 @@ class GroupOwnership:
                 await follower.rest()
             if now_s - confirmed_s >= self._timing.snapshot_interval_s:
                 confirmed_s = now_s
-                upkeep.confirm()
+                if follower.owned.erasure_marks.due:
+                    await follower.rest()  # who is told that an erasure is done counts on it
+                if not follower.owned.erasure_marks.due:
+                    upkeep.confirm(log.synced)
             await self._pause(self._timing.look_s, log)
 
     def _seen(self) -> None:
@@ -334,6 +349,13 @@ class GroupOwnership:
             raise GroupMoved(self.number)
         await checkpoint(owned.group)
         return await self._upkeep.now(self._copy, self.epoch, self._loaders_needed())
+
+    async def forget(self, below: int) -> None:
+        """What the log held up to the position goes, which the catalog covers, and so do older catalog snapshots.
+        Raises GroupMoved, OSError."""
+        if self.state != OWNER or self._upkeep is None:
+            raise GroupMoved(self.number)
+        await self._upkeep.forget(below, self._copy, self.epoch, self._loaders_needed, self._clock)
 
     def told(self) -> dict[str, Any]:
         """For operators."""
