@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from headwater import __version__, config
-from headwater.cli import lake, pipeline, s3p, stream
+from headwater.cli import cluster, lake, pipeline, s3p, stream
 from headwater.cli.doctor import doctor
 from headwater.cli.serve import EPILOG, serve, settings_or_exit, with_settings
 from headwater.setting_rules import CLUSTER_RULES, MEMORY_RULE, RELATIONS
@@ -28,6 +28,7 @@ app.add_typer(stream.app, name="stream")
 app.command("s3p")(s3p.shell)
 app.add_typer(lake.app, name="lake")
 app.add_typer(pipeline.app, name="pipeline")
+app.add_typer(cluster.app, name="cluster")
 app.command()(doctor)
 app.add_typer(config_app, name="config")
 

@@ -71,7 +71,7 @@ class View:
         self._alive: list[int] = [self.me]
         self._owners: dict[int, Claim] = {}
         self._epochs: dict[int, int] = {}
-        self._lines: dict[int, list[int]] = {}
+        self._lines: list[list[int]] = []
         self._standing: list[tuple[int, tuple[int, ...], tuple[int, ...], bool]] = []
         self._listed = False
         self.settled = False
@@ -133,14 +133,14 @@ class View:
 
     def in_line(self, group: int) -> list[int]:
         """Who is alive and does not drain, in the order in which they should own the group."""
-        line = self._lines.get(group)
-        if line is None:
+        if not self._lines:
             by_id = {node.id: member for member in self._alive if (node := self._willing(member)) is not None}
             zones = {node_id: self.zone(member) for node_id, member in by_id.items()}
-            line = [by_id[node_id] for node_id in rendezvous.in_line(group, zones)]
-            line.sort(key=lambda member: not self.is_preferred(member, group))
-            self._lines[group] = line
-        return line
+            for number, ids in enumerate(rendezvous.lines(self.groups_count, zones)):
+                line = [by_id[node_id] for node_id in ids]
+                preferred = [member for member in line if self.is_preferred(member, number)]
+                self._lines.append([*preferred, *(member for member in line if member not in preferred)])
+        return self._lines[group]
 
     def is_preferred(self, member: int, group: int) -> bool:
         state = self.state_of(member)
