@@ -279,7 +279,7 @@ def _secret(path: Path) -> bytes:
 
 
 def logs_of(settings: Settings) -> Logs:
-    """Where the cluster's logs are; not opened. Raises CannotStart."""
+    """The logs of the cluster that a node is to join, not opened. Raises CannotStart."""
     url = settings.cluster
     if not url.startswith("nats://"):
         return ObjectLogs(lake_location.open_place(settings, url), url.rstrip("/"))

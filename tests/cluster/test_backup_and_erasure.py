@@ -168,16 +168,16 @@ def test_an_erasure_that_no_other_node_can_follow_says_so(tmp_path: Path, monkey
 def test_a_node_that_has_no_part_in_a_group_any_more_keeps_no_catalog_of_it(tmp_path: Path) -> None:
     async def body() -> None:
         a, b = await two_members(tmp_path)
-        await a.write(key_in(a.engine, 0), [b"one"])
-        await b.ownership.drain()
-        assert b.catalog_of(0).exists()  # it stops, and may start again
-        members = dict(a._members)
-        a._members.clear()
-        a._members["x"], a._members["y"] = members["b"], members["b"]
-        a.ownership.changed()
-        a.ownership.groups[0]._timing = msgspec.structs.replace(TIMING, rebalance_after_s=0.2)
-        assert a.catalog_of(0).exists()
-        await until(lambda: not a.catalog_of(0).exists())
-        await a.ownership.drain()
+        await b.write(key_in(b.engine, 1), [b"one"])
+        assert a.catalog_of(1).exists() and b.catalog_of(0).exists()
+        for left in (a.ownership.groups[1], b.ownership.groups[0]):
+            left._timing = msgspec.structs.replace(TIMING, rebalance_after_s=0.2)
+        a._members["aa"] = b  # a third one, which is next in line for both groups
+        await until(lambda: not a.catalog_of(1).exists() and not b.catalog_of(0).exists())
+        assert a.catalog_of(0).exists() and b.catalog_of(1).exists()
+        del a._members["aa"]
+        await until(lambda: a.ownership.groups[1].state == STANDBY)
+        await asyncio.gather(a.ownership.drain(), b.ownership.drain())
+        assert a.catalog_of(1).exists()  # it stops, and may start again
 
     asyncio.run(body())

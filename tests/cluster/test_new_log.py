@@ -16,6 +16,7 @@ from headwater.cluster.catalog_snapshots import CatalogSnapshots
 from headwater.cluster.new_log import CannotBegin, begin_log_after_snapshot, highest_epoch
 from headwater.cluster.ownership import OWNER, STANDBY
 from headwater.engine.checkpoint import checkpoint
+from headwater.engine.recovery import log_of
 from headwater.lake.local import LocalStore
 from headwater.log.jetstream import JetStream, JetStreamSettings
 from headwater.log.object_places import DirectoryPlace
@@ -210,7 +211,7 @@ async def owners(members: dict[str, Member]) -> None:
     await until(lambda: a.ownership.groups[1].state == STANDBY and b.ownership.groups[0].state == STANDBY)
 
 
-def test_nodes_start_from_it_and_refuse_what_they_kept_of_the_log_before(tmp_path: Path) -> None:
+def test_nodes_start_from_it_and_not_from_what_they_kept_of_the_log_before(tmp_path: Path) -> None:
     """The log is lost. Everything was settled: nodes without a directory of their own have all of it again."""
 
     async def body() -> None:
@@ -247,7 +248,10 @@ def test_nodes_start_from_it_and_refuse_what_they_kept_of_the_log_before(tmp_pat
             await log.closed()
         stale = Member("a", tmp_path, members)
         stale.ownership.start()
-        await until(lambda: len({report for report in stale.reports if "is of log" in report}) == GROUPS)
+        await until(lambda: len(stale.engine.owned) == GROUPS)
+        for number in range(GROUPS):
+            # What it kept is of the log before: the snapshot took its place.
+            assert log_of(stale.engine.owned[number].group.catalog) == read_facts(tmp_path / f"{number}.db").identity
         await stale.ownership.drain()
         members.clear()
         fresh = Member("c", tmp_path, members)
@@ -262,7 +266,7 @@ def test_nodes_start_from_it_and_refuse_what_they_kept_of_the_log_before(tmp_pat
             assert fresh.engine.owned[number].group.lineage.incarnations[: len(lineage.incarnations)] == (
                 lineage.incarnations
             )
-            assert fresh.ownership.claims()[number] == 3
+            assert fresh.ownership.claims()[number] == 4
         await fresh.ownership.drain()
 
     asyncio.run(body())

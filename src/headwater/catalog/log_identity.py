@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headwater.catalog.sqlite import SqliteCatalog, prepare
-from headwater.model.lineage import LOG_DOMAIN, LOG_IDENTITY
+from headwater.model.lineage import DOMAIN, IDENTITY
 
 
 class CatalogFacts(NamedTuple):
@@ -28,7 +28,7 @@ class CatalogFacts(NamedTuple):
 def read_facts(path: Path) -> CatalogFacts:
     """Raises sqlite3.Error, CatalogMismatch."""
     with closing(SqliteCatalog(path)) as catalog:
-        kept = catalog.thing(LOG_DOMAIN, LOG_IDENTITY)
+        kept = catalog.thing(DOMAIN, IDENTITY)
         incarnations = catalog.incarnations()
         first = incarnations[0][0] if incarnations else ""
         return CatalogFacts(catalog.position, catalog.log_floor, first if kept is None else kept.decode())
@@ -41,5 +41,5 @@ def write_identity(path: Path, identity: str) -> None:
         db.execute(
             "insert into things (domain, name, row) values (?, ?, ?)"
             " on conflict (domain, name) do update set row = excluded.row",
-            (LOG_DOMAIN, LOG_IDENTITY, identity.encode()),
+            (DOMAIN, IDENTITY, identity.encode()),
         )

@@ -70,9 +70,9 @@ def dev(
     from headwater.cluster_dev.child import CannotRun
     from headwater.cluster_dev.local_cluster import LocalCluster
 
-    where = directory or Path(tempfile.mkdtemp(prefix="headwater-cluster-"))
     kept = directory is not None
     with _signals_interrupt():
+        where = directory or Path(tempfile.mkdtemp(prefix="headwater-cluster-"))
         try:
             with _ending(LocalCluster(where, nodes=nodes, log=log.value, groups=groups, s3=s3, port=port)) as cluster:
                 _run(cluster, kept)

@@ -24,12 +24,14 @@ from headwater.catalog.catalog_copy import copy_catalog
 from headwater.catalog.catalog_files import remove_catalog
 from headwater.catalog.sqlite import SqliteCatalog
 from headwater.cluster.catalog_snapshots import CatalogSnapshots, Snapshot
+from headwater.cluster.restore import take_restored
 from headwater.cluster.snapshot_upkeep import SnapshotUpkeep
+from headwater.cluster.timing import Timing as Timing
 from headwater.engine.checkpoint import checkpoint
 from headwater.engine.engine import Engine
 from headwater.engine.follower import Follower
 from headwater.engine.owned_group import OwnedGroup
-from headwater.engine.recovery import INCARNATION_BYTES, LogContradiction
+from headwater.engine.recovery import INCARNATION_BYTES, LogContradiction, log_of
 from headwater.errors import GroupMoved
 from headwater.log.medium import Gone, Unavailable, Unsure
 from headwater.log.quorum import Behind, LogFailed, QuorumLog
@@ -70,22 +72,6 @@ class View(Protocol):
     def claimed(self, group: int) -> tuple[str, int] | None:
         """Who of the other members that are alive says that it owns the group, and the epoch: the highest one."""
         ...
-
-
-class Timing(msgspec.Struct, frozen=True):
-    look_s: float = 0.25
-    """How often a group is looked at when nothing happens."""
-    claim_after_s: float = 2.0
-    """For how long a log is silent before it is claimed without having been handed over."""
-    lease_s: float = 2.0
-    """How long an owner serves without an answer of its log. Not longer than `claim_after_s`."""
-    checkpoint_interval_s: float = 10.0
-    """Of a standby."""
-    snapshot_interval_s: float = 5.0
-    rebalance_after_s: float = 10.0
-    """For how long another node has to be first in line before it is handed the group."""
-    retry_s: float = 2.0
-    """After something that should not happen."""
 
 
 class Wiring(msgspec.Struct, frozen=True):
@@ -195,7 +181,11 @@ class GroupOwnership:
     async def _take_part(self) -> None:
         follower, log = await self._build()
         upkeep = SnapshotUpkeep(
-            self._wiring.snapshots(self.number), log, follower.owned.group.catalog, self._wiring.snapshot_bytes
+            self._wiring.snapshots(self.number),
+            log,
+            follower.owned.group.catalog,
+            self._wiring.snapshot_bytes,
+            self._clock,
         )
         try:
             self._log, self._upkeep = log, upkeep
@@ -231,6 +221,17 @@ class GroupOwnership:
             except BaseException:
                 await log.closed()
                 raise
+            if not (log.identity or log_of(catalog) or from_snapshot):
+                # Neither says that anything ever happened: a snapshot says when the log is lost, and not new.
+                from_snapshot = True
+                catalog.close()
+                await log.closed()
+                continue
+            if log.identity and log_of(catalog) not in ("", log.identity):
+                # This catalog is of a log that was lost, and a snapshot says how the group goes on: see decision 0018.
+                catalog.close()
+                await asyncio.to_thread(take_restored, snapshots, path, log.identity)
+                catalog = SqliteCatalog(path)
             if log.head <= catalog.log_floor:
                 return await self._begin(log, catalog), log
             # The log was purged beyond what this catalog has: a snapshot has more, or will have.
@@ -355,7 +356,7 @@ class GroupOwnership:
         Raises GroupMoved, OSError."""
         if self.state != OWNER or self._upkeep is None:
             raise GroupMoved(self.number)
-        await self._upkeep.forget(below, self._copy, self.epoch, self._loaders_needed, self._clock)
+        await self._upkeep.forget(below, self._copy, self.epoch, self._loaders_needed)
 
     def told(self) -> dict[str, Any]:
         """For operators."""

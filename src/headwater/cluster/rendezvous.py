@@ -33,7 +33,7 @@ def lines(groups_count: int, zones: Mapping[str, str]) -> list[list[str]]:
 
 
 def in_line(group: int, zones: Mapping[str, str]) -> list[str]:
-    """The nodes in the order of their scores for the group, and by zones. `zones`: the zone of each node's id, "" for none."""
+    """The nodes in the order of their scores, and by zones. `zones`: the zone of each node's id, "" for none."""
     waiting = sorted(zones, key=lambda node: (-score(node, group), node))
     line: list[str] = []
     while waiting:

@@ -28,7 +28,7 @@ from types import TracebackType
 from typing import IO, Any, Literal
 
 from headwater.cluster_dev.binaries import NATS_SERVER, WEED, program, require_nats_client
-from headwater.cluster_dev.child import CannotRun, Child
+from headwater.cluster_dev.child import CannotRun
 from headwater.cluster_dev.nats_servers import NatsServer, NatsServers
 from headwater.cluster_dev.node_process import COMMAND, NodeProcess
 from headwater.cluster_dev.reserved_ports import ReservedPorts
@@ -133,16 +133,17 @@ class LocalCluster:
         if self.s3 is not None:
             self.s3.wait_ready()
 
-    def wait_ready(self, within_s: float = READY_S_MAX) -> None:
+    def wait_ready(self, within_s: float = READY_S_MAX, balanced: bool = False) -> None:
         """Returns when the nodes that run see each other and agree on an owner of every group. Raises CannotRun.
 
-        Each says of itself that it is ready before that: it may have joined, and others not know it yet.
+        Each says of itself that it is ready before that: it may have joined, and others not know it yet. `balanced`: it
+        waits until each group is with the node that is first in line for it, so that none is about to be handed over.
         """
         nodes = self._answering()
         for node in nodes:
             node.wait_listening()
         deadline_s = time.monotonic() + within_s
-        while (reason := self._unready(nodes)) is not None:
+        while (reason := self._unready(nodes, balanced)) is not None:
             for node in nodes:
                 if not node.running:
                     raise CannotRun(f"{node.name} {node.state} before the cluster was ready\n{node.tail()}")
@@ -150,7 +151,7 @@ class LocalCluster:
                 raise CannotRun(f"the cluster was not ready within {within_s:g} s: {reason}")
             time.sleep(POLL_S)
 
-    def _unready(self, nodes: Sequence[NodeProcess]) -> str | None:
+    def _unready(self, nodes: Sequence[NodeProcess], balanced: bool) -> str | None:
         """What is missing yet; None when nothing is."""
         addresses = {node.public_address for node in nodes}
         owners: dict[int, int] | None = None
@@ -161,12 +162,18 @@ class LocalCluster:
             alive = {known["public_address"] for known in status["nodes"] if known["alive"]}
             if not addresses <= alive:
                 return f"{node.name} does not see {', '.join(sorted(addresses - alive))}"
+            numbers = {known["node"] for known in status["nodes"] if known["public_address"] in addresses}
             found = {group["group"]: group["owner"] for group in status["groups"]}
-            if None in found.values():
-                return f"{node.name} knows no owner of group {next(g for g, owner in found.items() if owner is None)}"
+            # An owner that was killed a moment ago is one that others may still believe in.
+            without = [group for group, owner in found.items() if owner not in numbers]
+            if without:
+                return f"{node.name} knows no owner that runs of groups {without}"
             if owners is not None and owners != found:
                 return "the nodes do not agree on the owners of the groups"
             owners = found
+            elsewhere = [group["group"] for group in status["groups"] if [group["owner"]] != group["in_line"][:1]]
+            if balanced and elsewhere:
+                return f"groups {elsewhere} are not with the node that is first in line"
         return None
 
     def _answering(self) -> list[NodeProcess]:
@@ -208,7 +215,7 @@ class LocalCluster:
         self.close()
 
     @property
-    def parts(self) -> list[Child]:
+    def parts(self) -> list[NodeProcess | NatsServer | S3Server]:
         """Nodes first, and what they need behind them."""
         return [*self.nodes, *self.nats, *([self.s3] if self.s3 is not None else [])]
 

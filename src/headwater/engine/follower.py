@@ -14,9 +14,8 @@ from itertools import islice
 
 from headwater.engine.checkpoint import checkpoint
 from headwater.engine.owned_group import OwnedGroup
-from headwater.engine.recovery import Fold, LogContradiction
+from headwater.engine.recovery import Fold, LogContradiction, log_of
 from headwater.model.events import Event
-from headwater.model.lineage import LOG_DOMAIN, LOG_IDENTITY
 from headwater.ports import SharedLog
 
 EVICT_SLICE = 5_000
@@ -34,6 +33,7 @@ class Follower:
         self._streams_loaded_max = streams_loaded_max
         self._fold = Fold(owned.group)
         self._kept = owned.group.lineage
+        self._of_log = log_of(owned.group.catalog)
         self._unanswered = unanswered
         self._whole = False
         """The group is true for the log's position. Otherwise nothing of it may be kept."""
@@ -96,20 +96,13 @@ class Follower:
         await self.owned.stop()
 
     def _check_identity(self) -> None:
-        kept, identity = self._kept_identity(), self._log.identity
-        if kept and identity and kept != identity:
+        known, identity = self._of_log, self._log.identity
+        if known and known != identity:
+            found = f"this is log {identity}: the log was deleted and made again" if identity else "this log is empty"
             raise LogContradiction(
-                f"the catalog is of log {kept}, and this is log {identity}: the log was deleted and made "
-                "again. Restore it, or remove the catalog to go on with what this log holds"
+                f"the catalog is of log {known}, and {found}. Bring that log back, or stop the nodes and see: "
+                "headwater ctl restore"
             )
-
-    def _kept_identity(self) -> str:
-        """Of the log that the catalog is of; "" while it is of none."""
-        kept = self._group.catalog.thing(LOG_DOMAIN, LOG_IDENTITY)
-        if kept is not None:
-            return kept.decode()
-        lineage = self._group.lineage
-        return lineage.log if lineage.incarnations else ""
 
     def _begin_incarnations(self) -> None:
         group = self._group

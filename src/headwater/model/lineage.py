@@ -19,12 +19,12 @@ from typing import NamedTuple
 
 from headwater.errors import AnotherLog, LogSetBack
 
-LOG_DOMAIN, LOG_IDENTITY = "log", "identity"
-"""Where a catalog keeps, beside its streams, of which shared log it is, when that is not its lineage's first one: a log
-that continues another one has an identity of its own (see `cluster.new_log`)."""
-
 INCARNATIONS_MAX = 4_096
 """Kept. The oldest go first, but never the first of all, by which a log is known."""
+
+DOMAIN, IDENTITY = "log", "identity"
+"""The thing in a catalog that names the quorum log it is of, when that is not the log it began with: see decision 0018.
+Without it, the catalog is of the log whose identity is its first incarnation."""
 
 
 class Incarnation(NamedTuple):
