@@ -10,10 +10,10 @@ import pytest
 
 from headwater.cluster_dev.local_cluster import LocalCluster
 from headwater.spark.jobs.backup import backup
+from headwater.spark.jobs.restore import restore
 from headwater.spark.node import Node as NodeCalls
-from tests.spark.lakes import run_cli
 from tests.support.node import Node
-from tests.test_into_cluster import TEXT, ask, cluster_flags
+from tests.test_into_cluster import TEXT, ask, cluster_flags, command
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,9 +36,7 @@ def test_a_cluster_is_backed_up_and_restored_onto_one_machine_and_into_another_c
     assert (summary["streams"], summary["records"]) == (len(STREAMS), 2 * len(STREAMS))
     # Onto one machine.
     alone = tmp_path / "alone"
-    done = run_cli(
-        "pipeline", "run", "restore", "--from", target, "--data", str(alone / "data"), "--master", "local[2]"
-    )
+    done = restore(spark, source=target, data=alone / "data")
     assert (done["groups"], done["forks_placed"], done["streams_deleted"]) == (GROUPS, 0, 0)
     with Node.started(alone) as node:
         for key in STREAMS:
@@ -47,8 +45,10 @@ def test_a_cluster_is_backed_up_and_restored_onto_one_machine_and_into_another_c
     made = LocalCluster(tmp_path / "two", nodes=2, log="objects", s3=False, groups=GROUPS)
     try:
         made.start_servers()
-        given = ("--data", str(tmp_path / "begun"), "--master", "local[2]", *cluster_flags(made))
-        run_cli("pipeline", "run", "restore", "--from", target, *given)
+        begun = tmp_path / "begun"
+        restore(spark, source=target, data=begun, lake=str(made.directory / "shared" / "lake"))
+        became = command("into-cluster", "--data", str(begun), *cluster_flags(made))
+        assert became.returncode == 0, became.stderr
         made.start()
         for n, key in enumerate(STREAMS):
             assert ask(made.nodes[n % 2], "GET", f"/v1/stream/{key}").body == b"first second"
