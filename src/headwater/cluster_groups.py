@@ -24,6 +24,7 @@ from headwater.catalog.sqlite import SqliteCatalog
 from headwater.cluster.calls import Calls
 from headwater.cluster.catalog_snapshots import CatalogSnapshots
 from headwater.cluster.description import Description, Disagreement, agreed
+from headwater.cluster.erased_log import SharedErasedLog
 from headwater.cluster.gate import Factory, Gate
 from headwater.cluster.logs import Logs, NatsLogs, ObjectLogs
 from headwater.cluster.membership import HTTP, S3P
@@ -39,7 +40,7 @@ from headwater.doors.http.server import HttpServer
 from headwater.doors.listener import BACKLOG
 from headwater.doors.s3p.server import S3pServer
 from headwater.engine.engine import Engine
-from headwater.engine.owned_group import OwnedGroup
+from headwater.engine.owned_group import OwnedGroup, SharedCopies
 from headwater.group_maker import GroupMaker
 from headwater.lake.store import ObjectStore, StoreError
 from headwater.log.medium import MediumError
@@ -185,7 +186,9 @@ class ClusterGroups:
     def _build(self, number: int, group_log: QuorumLog, catalog: SqliteCatalog) -> OwnedGroup:
         if self._maker is None or self._subscriptions is None:
             raise RuntimeError("a group is built before the node is wired")
-        owned = self._maker.make(number, group_log, None, catalog, partial(_report_group, number))
+        erased = SharedErasedLog(group_log, self.ownership.groups[number].forget)
+        shared = SharedCopies(group_log, erased)
+        owned = self._maker.make(number, group_log, None, catalog, partial(_report_group, number), shared)
         self._subscriptions.follow(owned.group)
         return owned
 

@@ -194,7 +194,7 @@ class Node:
         administration.register(groups)
         self._cluster_calls(routes, engine, groups)
         groups.call("matches", matches)
-        groups.call("backup", BackupDoor(engine.groups_count, place).handle)
+        groups.call("backup", BackupDoor(engine.groups_count, place, self._groups.in_cluster).handle)
 
     def _cluster_calls(self, routes: Routes, engine: Engine, group_calls: GroupCalls) -> None:
         groups = self._groups

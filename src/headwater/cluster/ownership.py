@@ -22,10 +22,12 @@ from typing import Any, Protocol
 import msgspec
 
 from headwater.catalog.catalog_copy import copy_catalog
+from headwater.catalog.catalog_files import remove_catalog
 from headwater.catalog.sqlite import SqliteCatalog
 from headwater.cluster.catalog_snapshots import CatalogSnapshots, Snapshot
 from headwater.cluster.restore import take_restored
 from headwater.cluster.snapshot_upkeep import SnapshotUpkeep
+from headwater.cluster.timing import Timing as Timing
 from headwater.engine.checkpoint import checkpoint
 from headwater.engine.engine import Engine
 from headwater.engine.follower import Follower
@@ -71,24 +73,6 @@ class View(Protocol):
     def claimed(self, group: int) -> tuple[str, int] | None:
         """Who of the other members that are alive says that it owns the group, and the epoch: the highest one."""
         ...
-
-
-class Timing(msgspec.Struct, frozen=True):
-    look_s: float = 0.25
-    """How often a group is looked at when nothing happens."""
-    claim_after_s: float = 2.0
-    """For how long a log is silent before it is claimed without having been handed over."""
-    lease_s: float = 2.0
-    """How long an owner serves without an answer of its log. Not longer than `claim_after_s`."""
-    checkpoint_interval_s: float = 10.0
-    """Of a standby."""
-    snapshot_interval_s: float = 5.0
-    rebalance_after_s: float = 10.0
-    """For how long another node has to be first in line before it is handed the group."""
-    leave_s: float = 10.0
-    """For how long a node that leaves goes on serving while nobody could take the group over."""
-    retry_s: float = 2.0
-    """After something that should not happen."""
 
 
 class Wiring(msgspec.Struct, frozen=True):
@@ -139,6 +123,8 @@ class GroupOwnership:
         """When the last entry of the log was seen."""
         self._outranked_s: float | None = None
         """Since when another node is first in line."""
+        self._unwanted_s: float | None = None
+        """Since when this node has no part in the group."""
         self._suspect = False
         """Another node says that it owns the group: a barrier tells."""
 
@@ -161,8 +147,10 @@ class GroupOwnership:
             if not self._is_wanted():
                 if self._leaving:
                     return
+                await self._let_go()
                 await self._pause(self._timing.look_s)
                 continue
+            self._unwanted_s = None
             try:
                 await self._take_part()
             except Gone:
@@ -181,6 +169,13 @@ class GroupOwnership:
         self._leaving = True
         self._leaving_s = self._clock.monotonic_s()
         self.nudge()
+
+    async def _let_go(self) -> None:
+        """This node has no part in the group: after a while its catalog goes, which nobody clears of what is erased."""
+        now_s = self._clock.monotonic_s()
+        self._unwanted_s = now_s if self._unwanted_s is None else self._unwanted_s
+        if now_s - self._unwanted_s >= self._timing.rebalance_after_s:
+            await asyncio.to_thread(remove_catalog, self._wiring.catalog_path(self.number))
 
     # ---- following ----------------------------------------------------------------------------------------------
 
@@ -284,7 +279,10 @@ class GroupOwnership:
                 await follower.rest()
             if now_s - confirmed_s >= self._timing.snapshot_interval_s:
                 confirmed_s = now_s
-                upkeep.confirm()
+                if follower.owned.erasure_marks.due:
+                    await follower.rest()  # who is told that an erasure is done counts on it
+                if not follower.owned.erasure_marks.due:
+                    upkeep.confirm(log.synced)
             await self._pause(self._timing.look_s, log)
 
     def _seen(self) -> None:
@@ -357,6 +355,13 @@ class GroupOwnership:
             raise GroupMoved(self.number)
         await checkpoint(owned.group)
         return await self._upkeep.now(self._copy, self.epoch, self._loaders_needed())
+
+    async def forget(self, below: int) -> None:
+        """What the log held up to the position goes, which the catalog covers, and so do older catalog snapshots.
+        Raises GroupMoved, OSError."""
+        if self.state != OWNER or self._upkeep is None:
+            raise GroupMoved(self.number)
+        await self._upkeep.forget(below, self._copy, self.epoch, self._loaders_needed)
 
     def told(self) -> dict[str, Any]:
         """For operators."""

@@ -40,8 +40,9 @@ _decode = msgspec.json.Decoder(Wish).decode
 
 
 class BackupDoor:
-    def __init__(self, groups_count: int, lake: dict[str, str | None]) -> None:
+    def __init__(self, groups_count: int, lake: dict[str, str | None], in_cluster: bool = False) -> None:
         self._groups_count = groups_count
+        self._in_cluster = in_cluster
         self._lake = lake
         """Where the lake's objects are: url, endpoint, region."""
 
@@ -85,6 +86,7 @@ class BackupDoor:
             "log_bytes": hold.log_bytes,
             "log_files": [{"position": position, "bytes": size} for position, size in hold.log_pieces],
             "lake": self._lake,
+            "in_cluster": self._in_cluster,
         }
 
     async def _take(self, exchange: Exchange, group: int, backups: Backups, wish: Wish) -> None:
