@@ -12,6 +12,8 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from bench import proc
+
 REPO = Path(__file__).resolve().parent.parent
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
@@ -72,6 +74,26 @@ def run(module: str, spec: dict, timeout_s: float) -> dict:
     if process.returncode != 0:
         raise Failed(f"{module} failed: {err.strip()[-2000:]}")
     return json.loads(out)
+
+
+def rates(latencies_ns: list[int], cpu: proc.CpuWindow) -> dict:
+    """What a closed window says of so many answered appends."""
+    latencies_ns = sorted(latencies_ns)
+    appends = len(latencies_ns)
+
+    def per_append(spent_s: float) -> float | None:
+        return round(spent_s * 1e6 / appends, 2) if appends else None
+
+    found = {
+        "appends": appends,
+        "appends_per_s": round(appends / cpu.elapsed_s, 1),
+        "p50_ms": percentile_ms(latencies_ns, 0.50),
+        "p99_ms": percentile_ms(latencies_ns, 0.99),
+        "server_cpu_us_per_append": per_append(cpu.server_s),
+    }
+    if cpu.part_s:
+        found["cpu_us_per_append"] = {name: per_append(spent_s) for name, spent_s in cpu.part_s.items()}
+    return found
 
 
 def answer(work: Callable[[dict], dict]) -> None:

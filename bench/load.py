@@ -15,7 +15,7 @@ from itertools import cycle
 import uvloop
 
 from bench import generator, proc
-from bench.wire import Exchange, ResponseReader, append_request
+from bench.wire import Exchange, ResponseReader, append_request, owner_port
 
 DRAIN_SECONDS_MAX = 5.0
 
@@ -39,18 +39,26 @@ class Load:
         with Exchange(self.port) as exchange:
             for stream in streams:
                 exchange.create(stream, content_type)
+        self.ports = self._ports(streams)
         raw = [append_request(stream, self.port, content_type, body) for stream in streams]
         if self.spec["mix"]:
             # At any time they are all at different streams, as those are that keep to one.
             return [raw[first:] + raw[:first] for first in range(len(raw))]
         return [[one] for one in raw]
 
+    def _ports(self, streams: list[str]) -> list[int]:
+        """Where each stream's connection goes: to the one server, to several in turn, or to the owner among them."""
+        several = self.spec.get("ports") or [self.port]
+        if not self.spec.get("at_owners"):
+            return [several[n % len(several)] for n in range(len(streams))]
+        return [owner_port(stream, self.port) for stream in streams]
+
     async def run(self) -> dict:
         requests = self.prepare()
         loop = asyncio.get_running_loop()
         appenders = [Appender(self, repeated) for repeated in requests]
-        for appender in appenders:
-            await loop.create_connection(lambda appender=appender: appender, "127.0.0.1", self.port)
+        for appender, port in zip(appenders, self.ports, strict=True):
+            await loop.create_connection(lambda appender=appender: appender, "127.0.0.1", port)
         gc.collect()
         gc.disable()
         for appender in appenders:
@@ -73,19 +81,13 @@ class Load:
             perf = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         self.latencies_ns.clear()
         self.refused.clear()
-        return proc.CpuWindow(self.spec["server_pid"]), perf
+        return proc.CpuWindow(self.spec["server_pid"], self.spec.get("parts")), perf
 
     def _close_window(self, cpu: proc.CpuWindow, perf: subprocess.Popen[str] | None) -> dict:
         shares = cpu.close()
-        latencies_ns = sorted(self.latencies_ns)
         self.running = False
-        appends = len(latencies_ns)
         result = {
-            "appends": appends,
-            "appends_per_s": round(appends / cpu.elapsed_s, 1),
-            "p50_ms": generator.percentile_ms(latencies_ns, 0.50),
-            "p99_ms": generator.percentile_ms(latencies_ns, 0.99),
-            "server_cpu_us_per_append": round(cpu.server_s * 1e6 / appends, 2) if appends else None,
+            **generator.rates(self.latencies_ns, cpu),
             **shares,
             "refused": {str(status): count for status, count in self.refused.items()},
             "connections_lost": self.lost,
@@ -93,6 +95,7 @@ class Load:
         if perf is not None:
             perf.send_signal(signal.SIGINT)
             counted = perf.communicate(timeout=5)[1].split(",")[0]
+            appends = result["appends"]
             result["instructions_per_append"] = round(float(counted) / appends) if appends else None
         return result
 

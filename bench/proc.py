@@ -6,6 +6,7 @@ Reads /proc only; starts and ends nothing.
 import os
 import resource
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
@@ -39,6 +40,10 @@ def cpu_seconds(pid: int) -> float:
     return ticks / TICKS_PER_SECOND
 
 
+def _cpu_seconds_of(pids: list[int]) -> float:
+    return sum(cpu_seconds(pid) for pid in pids)
+
+
 def machine_busy_seconds() -> float:
     """CPU time that anything on this machine has used since it started, all cores together."""
     user, nice, system, _idle, _iowait, irq, softirq, steal = map(
@@ -50,17 +55,21 @@ def machine_busy_seconds() -> float:
 class CpuWindow:
     """From when it is made until `close`: shares of one core used by a server, by this process, and by others."""
 
-    def __init__(self, server_pid: int) -> None:
-        self._server_pid = server_pid
+    def __init__(self, server_pid: int | list[int], parts: Mapping[str, list[int]] | None = None) -> None:
+        """`parts` are processes of the server that are counted apart as well, by name."""
+        self._server_pids = [server_pid] if isinstance(server_pid, int) else server_pid
+        self._parts = parts or {}
         self._machine_s = machine_busy_seconds()
-        self._server_s = cpu_seconds(server_pid)
+        self._server_s = _cpu_seconds_of(self._server_pids)
+        self._part_s = {name: _cpu_seconds_of(pids) for name, pids in self._parts.items()}
         self._own_s = time.process_time()
         self._began_s = time.perf_counter()
 
     def close(self) -> dict[str, float]:
         self.elapsed_s = time.perf_counter() - self._began_s
         own_s = time.process_time() - self._own_s
-        self.server_s = cpu_seconds(self._server_pid) - self._server_s
+        self.server_s = _cpu_seconds_of(self._server_pids) - self._server_s
+        self.part_s = {name: _cpu_seconds_of(pids) - self._part_s[name] for name, pids in self._parts.items()}
         others_s = machine_busy_seconds() - self._machine_s - self.server_s - own_s
         shares = {"server_cpu": self.server_s, "generator_cpu": own_s, "others_cpu": max(0.0, others_s)}
         return {name: round(spent_s / self.elapsed_s, 3) for name, spent_s in shares.items()}

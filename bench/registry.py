@@ -6,7 +6,21 @@ Owns the list and which of it runs by default; never runs anything.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bench import append, cost, fanout, fold, hostile, lake, many_streams, pipeline_scale, replay, s3p, spark, workers
+from bench import (
+    append,
+    cluster,
+    cost,
+    fanout,
+    fold,
+    hostile,
+    lake,
+    many_streams,
+    pipeline_scale,
+    replay,
+    s3p,
+    spark,
+    workers,
+)
 from bench.report import Result
 from bench.rounds import Settings
 
@@ -31,6 +45,7 @@ BENCHMARKS = {
         Benchmark("B7", "S3P appends beside Redis XADD, fsync, depth 1 and 100, batches of 100", s3p.run_b7),
         Benchmark("B8", "300,000 idle streams: memory, and restart", lake.run_b8),
         Benchmark("B9", "append p99 beside cold reads and flushes", lake.run_b9),
+        Benchmark("B10", "appends to a cluster of three nodes, beside bare JetStream", cluster.run_b10, False),
         Benchmark("B11", "Spark: 10,000,000 rows of the lake, beside spark.read.parquet", spark.run_b11),
         Benchmark("B12", "CPU per append, with a profile", cost.run_b12),
         Benchmark("B13", "CPU per append with 1, 2 and 4 workers, and what 8 and 16 cores would do", workers.run_b13),

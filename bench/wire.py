@@ -5,7 +5,9 @@ Sans-IO but for `Exchange`, the blocking connection that prepares streams before
 
 import socket
 from collections.abc import Iterable
+from http.client import HTTPConnection
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 STREAM_ROOT = "/v1/stream/"
 CREATED_OK = (200, 201)
@@ -120,6 +122,21 @@ class Exchange:
         answer = self.send(append_request(stream, self._port, content_type, body))
         if answer.status // 100 != 2:
             raise Malformed(f"POST {stream} answered {answer.status} {answer.body[:200]!r}")
+
+
+def owner_port(stream: str, port: int) -> int:
+    """The port of the node that owns the stream: the one that is asked, or where it says that the owner is."""
+    connection = HTTPConnection("127.0.0.1", port, timeout=30)
+    try:
+        connection.request("HEAD", STREAM_ROOT + stream, headers={"Headwater-Redirect": "307"})
+        answer = connection.getresponse()
+        if answer.status == 307:
+            return int(urlsplit(answer.headers["Location"]).port or 80)
+        if answer.status != 200:
+            raise Malformed(f"HEAD {stream} answered {answer.status}")
+        return port
+    finally:
+        connection.close()
 
 
 def append_request(stream: str, port: int, content_type: str, body: bytes) -> bytes:

@@ -102,7 +102,7 @@ class ClusterGroups:
         try:
             self._store = lake_location.open_lake(settings, url)
             self.place = lake_location.open_place(settings, url)
-            self.logs = _logs(settings)
+            self.logs = logs_of(settings)
             await self.logs.open()
             wanted = settings.groups_wanted
             self.description = await agreed(self.place, wanted, GROUPS_DEFAULT, self.logs.where, rng)
@@ -275,8 +275,8 @@ def _secret(path: Path) -> bytes:
     return secret
 
 
-def _logs(settings: Settings) -> Logs:
-    """Raises CannotStart."""
+def logs_of(settings: Settings) -> Logs:
+    """The logs of the cluster that a node is to join, not opened. Raises CannotStart."""
     url = settings.cluster
     if not url.startswith("nats://"):
         return ObjectLogs(lake_location.open_place(settings, url), url.rstrip("/"))

@@ -192,16 +192,13 @@ class Node:
         administration = Administration(engine, settings, lambda: self._address)
         routes.call("/__headwater/config", administration.config)
         administration.register(groups)
-        self._cluster_calls(routes, engine, groups, administration)
+        self._cluster_calls(routes, engine, groups)
         groups.call("matches", matches)
         groups.call("backup", BackupDoor(engine.groups_count, place).handle)
 
-    def _cluster_calls(
-        self, routes: Routes, engine: Engine, group_calls: GroupCalls, administration: Administration
-    ) -> None:
+    def _cluster_calls(self, routes: Routes, engine: Engine, group_calls: GroupCalls) -> None:
         groups = self._groups
         if isinstance(groups, LocalGroups):
-            group_calls.call("owner", administration.owner)
             routes.call(CLUSTER_PREFIX, no_cluster)
             return
         calls = ClusterCalls(

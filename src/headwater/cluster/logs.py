@@ -8,9 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from headwater.log.medium import MediumError, Unavailable, Unsure
 from headwater.log.object_places import ObjectPlace
 from headwater.log.objects import ObjectEntries
 from headwater.log.quorum import QuorumLog
+from headwater.ports import SYSTEM_CLOCK
+
+BEGIN_TRIES = 10
+BEGIN_AGAIN_S = 0.5
+"""A stream that was just made has no leader yet."""
 
 
 class Logs(Protocol):
@@ -25,6 +31,14 @@ class Logs(Protocol):
 
     async def log(self, group: int) -> QuorumLog:
         """A log that nothing was read from yet. Raises Unavailable."""
+        ...
+
+    async def is_empty(self, group: int) -> bool:
+        """Nothing was ever written to the group's log, or all of it is lost. Raises Unavailable."""
+        ...
+
+    async def begin(self, group: int, number: int, data: bytes) -> None:
+        """Writes the first entry of a log that is empty, with a number other than 1. Raises MediumError."""
         ...
 
     async def close(self) -> None: ...
@@ -42,6 +56,13 @@ class ObjectLogs:
 
     async def log(self, group: int) -> QuorumLog:
         return QuorumLog(ObjectEntries(self._place, f"log/{group}"))
+
+    async def is_empty(self, group: int) -> bool:
+        return not await self._place.folders(f"log/{group}")
+
+    async def begin(self, group: int, number: int, data: bytes) -> None:
+        # A former owner that still runs would find its own folder free: nothing would fence it.
+        raise MediumError("a log of objects cannot be begun anew: bring its objects back")
 
     async def close(self) -> None: ...
 
@@ -64,6 +85,22 @@ class NatsLogs:
 
     async def log(self, group: int) -> QuorumLog:
         return QuorumLog(await self._servers.entries(group))
+
+    async def is_empty(self, group: int) -> bool:
+        return await self._servers.is_empty(group)
+
+    async def begin(self, group: int, number: int, data: bytes) -> None:
+        entries = await self._servers.entries(group)
+        try:
+            for left in reversed(range(BEGIN_TRIES)):
+                try:
+                    return await entries.begin(number, data)
+                except (Unavailable, Unsure):
+                    if not left:
+                        raise
+                await SYSTEM_CLOCK.sleep(BEGIN_AGAIN_S)
+        finally:
+            await entries.close()
 
     async def close(self) -> None:
         await self._servers.close()

@@ -23,12 +23,13 @@ import msgspec
 from headwater.catalog.catalog_copy import copy_catalog
 from headwater.catalog.sqlite import SqliteCatalog
 from headwater.cluster.catalog_snapshots import CatalogSnapshots, Snapshot
+from headwater.cluster.restore import take_restored
 from headwater.cluster.snapshot_upkeep import SnapshotUpkeep
 from headwater.engine.checkpoint import checkpoint
 from headwater.engine.engine import Engine
 from headwater.engine.follower import Follower
 from headwater.engine.owned_group import OwnedGroup
-from headwater.engine.recovery import INCARNATION_BYTES, LogContradiction
+from headwater.engine.recovery import INCARNATION_BYTES, LogContradiction, log_of
 from headwater.errors import GroupMoved
 from headwater.log.medium import Gone, Unavailable, Unsure
 from headwater.log.quorum import Behind, LogFailed, QuorumLog
@@ -219,6 +220,17 @@ class GroupOwnership:
             except BaseException:
                 await log.closed()
                 raise
+            if not (log.identity or log_of(catalog) or from_snapshot):
+                # Neither says that anything ever happened: a snapshot says when the log is lost, and not new.
+                from_snapshot = True
+                catalog.close()
+                await log.closed()
+                continue
+            if log.identity and log_of(catalog) not in ("", log.identity):
+                # This catalog is of a log that was lost, and a snapshot says how the group goes on: see decision 0018.
+                catalog.close()
+                await asyncio.to_thread(take_restored, snapshots, path, log.identity)
+                catalog = SqliteCatalog(path)
             if log.head <= catalog.log_floor:
                 return await self._begin(log, catalog), log
             # The log was purged beyond what this catalog has: a snapshot has more, or will have.

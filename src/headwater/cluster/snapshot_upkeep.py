@@ -68,7 +68,8 @@ class SnapshotUpkeep:
 
     async def _write(self, copy: Callable[[Path], CatalogCopy], epoch: int, members_needed: int) -> None:
         self.newest = max(await asyncio.to_thread(self._snapshots.found), default=None)
-        if self._catalog.position - (0 if self.newest is None else self.newest.position) >= self._step_bytes:
+        # The first one at once: from then on a log that is lost is not taken for one that is new.
+        if self.newest is None or self._catalog.position - self.newest.position >= self._step_bytes:
             await self._write_new(copy, epoch)
         await self._purge(epoch, members_needed)
 

@@ -118,12 +118,12 @@ class NoSuchGroup(Failure):
 class NoSuchNode(Failure):
     """A call about a node that is not there."""
 
-    def __init__(self, node: str, nodes: list[str]) -> None:
+    def __init__(self, node: str, there_is: str) -> None:
         self.node = node
-        self.nodes = nodes
+        self.there_is = there_is
 
     def message(self) -> str:
-        return f"there is no node {self.node}; there is: {', '.join(self.nodes)}"
+        return f"there is no node {self.node}; there is: {self.there_is}"
 
 
 class NodeIsAlive(Failure):

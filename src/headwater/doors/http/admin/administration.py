@@ -35,6 +35,7 @@ class Administration:
     def register(self, groups: GroupCalls) -> None:
         groups.call("snapshot", self.snapshot)
         groups.call("purge", self.purge)
+        groups.call("owner", self.owner)
 
     def config(self, exchange: Exchange, rest: bytes, query: bytes) -> None:
         """`GET /__headwater/config`: every setting in force, sizes in bytes."""
@@ -87,7 +88,7 @@ class Administration:
             if method != b"POST":
                 raise MethodNotAllowed("POST, OPTIONS")
             if node[1:] != address:
-                raise NoSuchNode(node[1:], [address])
+                raise NoSuchNode(node[1:], address)
         worker = self._questions.owner(owned.number)
         exchange.json(200, {"group": owned.number, "owner": address, "worker": worker, "nodes": [address]})
 

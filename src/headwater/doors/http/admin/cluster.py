@@ -83,7 +83,7 @@ class ClusterCalls:
 
     def register(self, groups: GroupCalls) -> None:
         groups.call("ownership", self._of_group)
-        groups.call("owner", self._owner)
+        groups.call("owner", self._owner)  # instead of what a node by itself answers
 
     def handle(self, exchange: Exchange, rest: bytes, query: bytes) -> None:
         if rest in (b"", b"/"):
@@ -175,8 +175,8 @@ class ClusterCalls:
         found = ((member, self._view.node_of(member)) for member in self._view.alive)
         return {member: node.public_address for member, node in found if node is not None}
 
-    def _names(self) -> list[str]:
-        return [f"{member} ({address})" for member, address in self._addresses().items()]
+    def _names(self) -> str:
+        return ", ".join(f"{member} ({address})" for member, address in self._addresses().items())
 
     # ---- what is asked for ----------------------------------------------------------------------------------------
 
