@@ -54,7 +54,7 @@ def test_a_node_has_the_time_to_hand_its_groups_over() -> None:
 
 
 def test_the_guide_installs_every_file_to_where_systemd_looks(tmp_path: Path) -> None:
-    put = put_by_the_guide("systemd, a cluster", tmp_path)
+    put = put_by_the_guide("systemd, a cluster", tmp_path / "root", "cluster-secret")
     source = unit(ADDED)["LoadCredential"].partition(":")[2]
     wanted = {unit()["ExecStart"].split()[-1], f"/etc/systemd/system/{UNIT.name}", "/etc/sysusers.d/headwater.conf"}
     wanted |= {f"/etc/systemd/system/{UNIT.name}.d/cluster.conf", unit()["EnvironmentFile"].removeprefix("-"), source}

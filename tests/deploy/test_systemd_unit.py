@@ -153,12 +153,17 @@ def test_a_node_makes_no_system_call_that_the_unit_forbids(tmp_path: Path) -> No
     assert made <= allowed_calls()
 
 
-def put_by_the_guide(section: str, folder: Path) -> dict[str, Path]:
-    """What the commands of a section install, by path on the machine, and the file that is there now."""
+def put_by_the_guide(section: str, folder: Path, made: str = "") -> dict[str, Path]:
+    """What the commands of a section install, by path on the machine, and the file that is there now. `made` is a file
+    that a command before them makes."""
     guide = (ROOT / "docs" / "guides" / "deployment.md").read_text()
     text = guide.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
     lines = re.findall(r"^sudo (install .*)$", text, re.MULTILINE)
-    done = ran("sh", "-ec", "\n".join(lines).replace(" /etc/", f" {folder}/etc/"), cwd=ROOT)
+    script = "\n".join(lines).replace(" /etc/", f" {folder}/etc/")
+    if made:
+        (folder.parent / made).write_text("made by an earlier command")
+        script = script.replace(f" {made} ", f" {folder.parent / made} ")
+    done = ran("sh", "-ec", script, cwd=ROOT)
     assert done.returncode == 0, done.stdout
     return {f"/{path.relative_to(folder)}": path for path in folder.rglob("*") if path.is_file()}
 
