@@ -184,7 +184,11 @@ class GroupOwnership:
     async def _take_part(self) -> None:
         follower, log = await self._build()
         upkeep = SnapshotUpkeep(
-            self._wiring.snapshots(self.number), log, follower.owned.group.catalog, self._wiring.snapshot_bytes
+            self._wiring.snapshots(self.number),
+            log,
+            follower.owned.group.catalog,
+            self._wiring.snapshot_bytes,
+            self._clock,
         )
         try:
             self._log, self._upkeep = log, upkeep

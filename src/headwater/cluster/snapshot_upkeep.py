@@ -13,17 +13,28 @@ from typing import Any
 
 from headwater.cluster.catalog_snapshots import CatalogSnapshots, Snapshot, purge_limit, superseded
 from headwater.log.quorum import QuorumLog
-from headwater.ports import Catalog, CatalogCopy
+from headwater.ports import Catalog, CatalogCopy, Clock
+
+AGE_S_MAX = 600.0
+"""A group that grows has a catalog snapshot no older than this, however slowly it grows."""
+SHARE_MIN = 20.0
+"""Times as long as writing one takes: the least time between two, by age."""
 
 
 class SnapshotUpkeep:
     """`failure` says why the last step did not succeed; None while they do."""
 
-    def __init__(self, snapshots: CatalogSnapshots, log: QuorumLog, catalog: Catalog, step_bytes: int) -> None:
+    def __init__(
+        self, snapshots: CatalogSnapshots, log: QuorumLog, catalog: Catalog, step_bytes: int, clock: Clock
+    ) -> None:
         self._snapshots = snapshots
         self._log = log
         self._catalog = catalog
         self._step_bytes = step_bytes
+        self._clock = clock
+        self._written_s = clock.monotonic_s()
+        """When the newest was written here, or this began."""
+        self._took_s = 0.0
         self._task: asyncio.Task[Any] | None = None
         self._seen: Snapshot | None = None
         self.newest: Snapshot | None = None
@@ -68,16 +79,26 @@ class SnapshotUpkeep:
 
     async def _write(self, copy: Callable[[Path], CatalogCopy], epoch: int, members_needed: int) -> None:
         self.newest = max(await asyncio.to_thread(self._snapshots.found), default=None)
-        # The first one at once: from then on a log that is lost is not taken for one that is new.
-        if self.newest is None or self._catalog.position - self.newest.position >= self._step_bytes:
+        if self._is_due():
             await self._write_new(copy, epoch)
         await self._purge(epoch, members_needed)
 
+    def _is_due(self) -> bool:
+        if self.newest is None:
+            return True  # at once: from then on a log that is lost is not taken for one that is new
+        grown = self._catalog.position - self.newest.position
+        age_s = self._clock.monotonic_s() - self._written_s
+        # A lost log takes no more with it than this. A large catalog is not written all the time for it.
+        is_old = age_s >= max(AGE_S_MAX, SHARE_MIN * self._took_s)
+        return grown >= self._step_bytes or (grown > 0 and is_old)
+
     async def _write_new(self, copy: Callable[[Path], CatalogCopy], epoch: int) -> Snapshot:
+        began_s = self._clock.monotonic_s()
         made = await asyncio.to_thread(self._snapshots.write, copy, epoch)
         # Read back: what cannot be loaded here covers nothing.
         await asyncio.to_thread(self._snapshots.confirm, made)
-        self.newest = made
+        self.newest, self._written_s = made, self._clock.monotonic_s()
+        self._took_s = self._written_s - began_s
         return made
 
     async def _purge(self, epoch: int, members_needed: int) -> None:
