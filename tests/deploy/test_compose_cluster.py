@@ -1,12 +1,8 @@
-"""deploy/compose.cluster.yaml and deploy/nats.conf: judged by the schema of Compose, by the node and by a NATS server.
-No container is started: each command that needs none runs here."""
+"""deploy/compose.cluster.yaml and deploy/nats.conf as texts: judged by the schema of Compose, the node and nats-server.
+What its services do is in test_compose_cluster_runs.py."""
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import time
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,10 +11,8 @@ import pytest
 import yaml
 
 from headwater import config
-from headwater.cluster_dev.loopback import document
-from headwater.cluster_dev.reserved_ports import HOST, ReservedPorts
 from headwater.cluster_groups import LEAVE_S_MAX, SECRET_BYTES_MIN
-from headwater.log.jetstream_servers import MONITOR_PORT, VERSION_MIN, facts_of, refusals
+from headwater.log.jetstream_servers import MONITOR_PORT, VERSION_MIN
 from headwater.setting_values import parse_listen
 from tests.deploy.dockerfile import DEPLOY, DOCKERFILE, FILES_MAX, container_settings, one_of, stages
 from tests.deploy.tools import program, ran
@@ -27,7 +21,6 @@ FILE = DEPLOY / "compose.cluster.yaml"
 NATS_FILE = DEPLOY / "nats.conf"
 NODES = ("headwater-0", "headwater-1", "headwater-2")
 SERVERS = ("nats-0", "nats-1", "nats-2")
-WAIT_S = 60.0
 
 
 def compose() -> dict[str, Any]:
@@ -144,40 +137,6 @@ def test_no_credentials_are_in_the_file() -> None:
 
 
 # --- the NATS servers ---------------------------------------------------------------------------------------
-
-
-def nats_text(name: str, folder: Path, ports: dict[str, int]) -> str:
-    """The file for a server on this machine alone."""
-    text = NATS_FILE.read_text().replace("$NATS_SERVER_NAME", name).replace("/data", str(folder))
-    for there, here in ports.items():
-        assert f"0.0.0.0:{there}" in text
-        text = text.replace(f"0.0.0.0:{there}", f"{HOST}:{here}")
-    for server in SERVERS:
-        text = text.replace(f"nats://{server}:6222", f"nats://{HOST}:{ports['6222']}")
-    return text
-
-
-def test_a_nats_server_with_the_file_is_one_that_nodes_accept(tmp_path: Path) -> None:
-    tool = program("nats-server", "make setup")
-    taken = ReservedPorts()
-    ports = {there: taken.take() for there in ("4222", str(MONITOR_PORT), "6222")}
-    (tmp_path / "nats.conf").write_text(nats_text("nats-0", tmp_path / "files", ports))
-    monitor = f"http://{HOST}:{ports[str(MONITOR_PORT)]}"
-    command = [tool, "--config", str(tmp_path / "nats.conf")]
-    with (
-        (tmp_path / "output").open("w") as output,
-        subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output) as process,
-    ):
-        try:
-            deadline_s = time.monotonic() + WAIT_S
-            while (answer := document(monitor, "/varz")) is None:
-                assert process.poll() is None and time.monotonic() < deadline_s, (tmp_path / "output").read_text()
-                time.sleep(0.05)
-        finally:
-            os.kill(process.pid, signal.SIGKILL)
-            taken.release()
-    facts = facts_of(answer)
-    assert facts.name == "nats-0" and refusals(facts, monitor) == []
 
 
 @pytest.mark.parametrize("name", SERVERS)
