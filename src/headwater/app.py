@@ -19,7 +19,7 @@ from pathlib import Path
 
 import structlog
 
-from headwater.cluster.supervisor import CannotListen, Order, SocketDirectory, listen, supervise
+from headwater.cluster.supervisor import BACKLOG, CannotListen, Order, SocketDirectory, listen, supervise
 from headwater.config import Settings
 from headwater.data_directory import DataDirectory, DirectoryInUse, DirectoryRefused
 from headwater.observe import log_lines
@@ -50,12 +50,13 @@ def serve(settings: Settings) -> int:
 
 
 def _serve_in_cluster(settings: Settings, held: ExitStack) -> int:
-    """The node listens before it joins, so that it can tell the others where."""
+    """The node takes its addresses before it joins, so that it can tell the others where. It listens when it has
+    met them: a client that comes earlier is refused at once, and goes to another node."""
     _locked(DataDirectory(Path(settings.data)), held)
-    http, http_sockets = _listen(settings.listen_address, "another --listen", held)
+    http, http_sockets = _listen(settings.listen_address, "another --listen", held, None)
     s3p, s3p_sockets = None, list[socket.socket]()
     if settings.s3p_address is not None:
-        s3p, s3p_sockets = _listen(settings.s3p_address, "another --s3p, or --s3p off", held)
+        s3p, s3p_sockets = _listen(settings.s3p_address, "another --s3p, or --s3p off", held, None)
     from headwater.process import serve_in_cluster  # Late, as below.
 
     return serve_in_cluster(settings, http, s3p, {"http": http_sockets, "s3p": s3p_sockets})
@@ -135,11 +136,13 @@ def _supervise(settings: Settings, groups_count: int, workers_count: int, lock: 
     return asyncio.run(supervise(orders, command, fds, settings.shutdown_grace_ms / 1000, ready, ending))
 
 
-def _listen(address: tuple[str, int], instead: str, held: ExitStack) -> tuple[tuple[str, int], list[socket.socket]]:
+def _listen(
+    address: tuple[str, int], instead: str, held: ExitStack, backlog: int | None = BACKLOG
+) -> tuple[tuple[str, int], list[socket.socket]]:
     """The address with its port, and the sockets that listen there until `held` is closed. Raises CannotStart."""
     host, port = address
     try:
-        sockets, port = listen(host, port)
+        sockets, port = listen(host, port, backlog)
     except CannotListen as error:
         raise CannotStart(f"cannot listen on {shown_address(host, port)}: {error}; choose {instead}") from None
     for sock in sockets:

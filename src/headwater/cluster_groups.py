@@ -56,6 +56,9 @@ SECRET_BYTES_MIN = 16
 SNAPSHOT_BYTES = 64 << 20
 LEAVE_S_MAX = 30.0
 """Beyond it a node that stops lets go of groups that nobody took: others claim them when their logs are silent."""
+MEET_S_MAX = 5.0
+MEET_LOOK_S = 0.05
+"""How long clients are not let in while it is not known who owns what, and how often that is looked at."""
 ANY_ADDRESS = ("0.0.0.0", "::")
 TAKE_OVER = "take_over"
 
@@ -78,7 +81,7 @@ class ClusterGroups:
     def __init__(
         self, settings: Settings, data: DataDirectory, sockets: dict[str, list[socket.socket]], http: tuple[str, int]
     ) -> None:
-        """`sockets` listen already, at `http` and for S3P; the data directory is locked."""
+        """`sockets` are bound, to `http` and for S3P, and do not listen yet; the data directory is locked."""
         self._settings = settings
         self._data = data
         self._sockets = sockets
@@ -211,7 +214,7 @@ class ClusterGroups:
         return port
 
     async def serve(self) -> None:
-        """The node meets the others, and takes part in groups from now on. Raises CannotStart."""
+        """The node meets the others, and takes part in groups from now on. Clients come later. Raises CannotStart."""
         # Last of the listeners: others are told of a group when everything here is ready for its requests.
         self._engine.listeners.append(self._by_id)
         self.view.on_change.append(self.ownership.changed)
@@ -222,6 +225,17 @@ class ClusterGroups:
                 await self._pings.start()
             except MediumError as error:
                 raise CannotStart(f"who is in the cluster cannot be seen: {error.reason}") from None
+        await self._met()
+
+    async def _met(self) -> None:
+        """Returns when the owner of each group is known, and after a while in any case. Before that a client would be
+        told that its group has no owner."""
+        clock = SystemClock()
+        deadline_s = clock.monotonic_s() + MEET_S_MAX
+        while clock.monotonic_s() < deadline_s:
+            if self.view.settled and all(self.view.claim_of(group) is not None for group in range(self.groups_count)):
+                return
+            await clock.sleep(MEET_LOOK_S)
 
     # ---- leaving ------------------------------------------------------------------------------------------------
 

@@ -134,8 +134,8 @@ class Node:
         await groups.open(self._http, internal, self._s3p)
         if groups.handover is not None:
             metrics.add(*readings.member_gauges(groups.handover, self._forwarder))
-        await self._listen(engine, http, s3p)
         await groups.serve()
+        await self._listen(engine, http, s3p)
         return self._address
 
     async def _lake(self, store: ObjectStore, clock: SystemClock, rng: SystemRng) -> DeltaLake | None:

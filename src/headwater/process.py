@@ -60,7 +60,7 @@ def serve_in_cluster(
     s3p: tuple[str, int] | None,
     sockets: dict[str, list[socket.socket]],
 ) -> int:
-    """The same of a node of a cluster, whose `sockets` listen already."""
+    """The same of a node of a cluster, whose `sockets` are bound and do not listen yet."""
     groups = ClusterGroups(settings, DataDirectory(Path(settings.data)), sockets, http)
 
     def ready(address: str) -> None:

@@ -52,6 +52,9 @@ class Calls:
     def everyone(self) -> Sequence[int]:
         return self._members.everyone
 
+    async def wait_for_owner(self, group: int) -> int:
+        return await self._members.wait_for_owner(group)
+
     def register(self, name: str, answer: Answer) -> None:
         self._answers[name] = answer
 

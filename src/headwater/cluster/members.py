@@ -32,6 +32,9 @@ class Members:
     def owner(self, group: int) -> int:
         return group % self.count
 
+    async def wait_for_owner(self, group: int) -> int:
+        return self.owner(group)
+
     def groups_of(self, member: int) -> list[int]:
         return list(range(member, self.groups_count, self.count))
 

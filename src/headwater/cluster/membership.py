@@ -42,6 +42,10 @@ class Membership(Protocol):
         """The process that serves a group. Raises MemberUnavailable when there is none now."""
         ...
 
+    async def wait_for_owner(self, group: int) -> int:
+        """The same, and waits a while when there is none. Raises MemberUnavailable."""
+        ...
+
     def groups_of(self, member: int) -> list[int]:
         """The groups that a process serves now, in ascending order."""
         ...

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -84,6 +85,8 @@ class Timing(msgspec.Struct, frozen=True):
     snapshot_interval_s: float = 5.0
     rebalance_after_s: float = 10.0
     """For how long another node has to be first in line before it is handed the group."""
+    leave_s: float = 10.0
+    """For how long a node that leaves goes on serving while nobody could take the group over."""
     retry_s: float = 2.0
     """After something that should not happen."""
 
@@ -126,6 +129,7 @@ class GroupOwnership:
         self._nudged = asyncio.Event()
         self._leaving = False
         """No claim is made any more: the node drains or stops."""
+        self._leaving_s = 0.0
         self._log: QuorumLog | None = None
         self._upkeep: SnapshotUpkeep | None = None
         self._take_epoch = -1
@@ -174,6 +178,7 @@ class GroupOwnership:
     def leave(self) -> None:
         """No more claims: an owner hands the group over, a standby lets go of it. `run` returns."""
         self._leaving = True
+        self._leaving_s = self._clock.monotonic_s()
         self.nudge()
 
     # ---- following ----------------------------------------------------------------------------------------------
@@ -317,7 +322,7 @@ class GroupOwnership:
         log.kept_after = -1  # nothing goes until it is known what a snapshot covers
         owned.on_log_failed = self.nudge
         owned.start()
-        self._enter(owned)
+        self._enter(owned, log)
         self._outranked_s = None
         renewed_s = snapshot_s = self._clock.monotonic_s()
         number = log.cursor.number
@@ -365,8 +370,9 @@ class GroupOwnership:
             "snapshot_failure": None if upkeep is None else upkeep.failure,
         }
 
-    def _enter(self, owned: OwnedGroup) -> None:
-        self._engine.enter(owned)
+    def _enter(self, owned: OwnedGroup, log: QuorumLog) -> None:
+        """Others claim after a lease without an entry: within one, a read here misses nothing that they acknowledge."""
+        self._engine.enter(owned, partial(log.is_confirmed, self._timing.lease_s))
         self.state = OWNER
 
     def _is_contested(self) -> bool:
@@ -386,7 +392,7 @@ class GroupOwnership:
                 self._engine.leave(self.number)
             await barrier
             if self.state == SUSPENDED:
-                self._enter(owned)
+                self._enter(owned, log)
         except LogFailed:
             pass  # `run` sees it
         finally:
@@ -411,7 +417,7 @@ class GroupOwnership:
         target = await self._ready_target()
         if target is None:
             self._outranked_s = None
-            if not self._leaving:
+            if not self._leaving or self._may_wait():
                 return False
         # Whatever takes long comes first: requests are served meanwhile.
         await owned.rest()
@@ -425,6 +431,11 @@ class GroupOwnership:
                 # It takes the group all the same, when the log has been silent for a while.
                 self._wiring.report("group", f"group {self.number} could not be handed over to {target}: {error}")
         return True
+
+    def _may_wait(self) -> bool:
+        """Somebody else may soon be able to take the group: those in line begin to follow when this node drains."""
+        others = any(member != self._view.me for member in self._view.in_line(self.number))
+        return others and self._clock.monotonic_s() - self._leaving_s < self._timing.leave_s
 
     async def _ready_target(self) -> str | None:
         for member in self._view.in_line(self.number)[: 1 + STANDBYS + 1]:

@@ -60,8 +60,10 @@ class Order(msgspec.Struct, frozen=True):
     s3p_sockets: list[int] = []
 
 
-def listen(host: str, port: int) -> tuple[list[socket.socket], int]:
+def listen(host: str, port: int, backlog: int | None = BACKLOG) -> tuple[list[socket.socket], int]:
     """Sockets that listen on an address, for the workers to accept from, and its port. Raises CannotListen.
+
+    Without a backlog the address is taken, and who connects is refused until somebody has the sockets listen.
 
     One for all workers, not one each: the address is this node's from here on, whichever workers live, and connections
     that wait when a worker dies are accepted by another.
@@ -75,7 +77,8 @@ def listen(host: str, port: int) -> tuple[list[socket.socket], int]:
             if family == socket.AF_INET6:
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             sock.bind((address[0], port, *address[2:]))
-            sock.listen(BACKLOG)
+            if backlog is not None:
+                sock.listen(backlog)
             port = sock.getsockname()[1]
     except OSError as error:
         for sock in sockets:

@@ -17,6 +17,7 @@ from pathlib import Path
 from headwater.cluster_dev import tether
 
 POLL_S = 0.02
+HOST = "127.0.0.1"
 OUTPUT_CHARS_SHOWN = 2_000
 
 
@@ -33,6 +34,10 @@ class Child:
         self.name = name
         self.log = log
         """Standard output and standard error of all its lives, one after the other."""
+        self.host = HOST
+        """Where it listens. Whoever changes it does so before anything is started."""
+        self.wrapper: Sequence[str] = ()
+        """What stands before its command: it may put the process into a network of its own."""
         self._spawner = spawner
         self._process: subprocess.Popen[bytes] | None = None
         self._log_start = 0
@@ -68,7 +73,7 @@ class Child:
         if self.running:
             raise RuntimeError(f"{self.name} runs already")
         self.log.parent.mkdir(parents=True, exist_ok=True)
-        tethered = [sys.executable, "-I", "-S", tether.__file__, str(os.getpid()), *command]
+        tethered = [sys.executable, "-I", "-S", tether.__file__, str(os.getpid()), *self.wrapper, *command]
         with self.log.open("ab") as log:
             self._log_start = log.tell()
             # By a thread that lives as long as the cluster: the kernel ends the child when the thread that made it

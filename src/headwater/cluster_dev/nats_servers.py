@@ -13,7 +13,7 @@ from pathlib import Path
 from headwater.cluster_dev.binaries import NATS_SERVER, program
 from headwater.cluster_dev.child import Child
 from headwater.cluster_dev.loopback import document, environment
-from headwater.cluster_dev.reserved_ports import HOST, ReservedPorts
+from headwater.cluster_dev.reserved_ports import ReservedPorts
 
 READY_S_MAX = 60.0
 FILE_BYTES_MAX = "10GB"
@@ -27,11 +27,11 @@ class NatsServer(Child):
 
     @property
     def address(self) -> str:
-        return f"{HOST}:{self.port}"
+        return f"{self.host}:{self.port}"
 
     @property
     def monitor(self) -> str:
-        return f"http://{HOST}:{self.monitor_port}"
+        return f"http://{self.host}:{self.monitor_port}"
 
     def configure(self, routes: Sequence[str]) -> None:
         """Writes its file; `routes` are the addresses at which the servers find each other, none when it is alone."""
@@ -39,13 +39,13 @@ class NatsServer(Child):
         lines = [
             f"server_name: {self.name}",
             f"listen: {self.address}",
-            f"http: {HOST}:{self.monitor_port}",
+            f"http: {self.host}:{self.monitor_port}",
             f'jetstream {{ store_dir: "{self.directory / "jetstream"}", sync_interval: always, '
             f"max_file: {FILE_BYTES_MAX} }}",
         ]
         if routes:
             peers = ", ".join(f"nats-route://{route}" for route in routes)
-            lines.append(f"cluster {{ name: local, listen: {HOST}:{self.route_port}, routes: [{peers}] }}")
+            lines.append(f"cluster {{ name: local, listen: {self.host}:{self.route_port}, routes: [{peers}] }}")
         self._file.write_text("\n".join(lines) + "\n")
 
     def start(self, wait: bool = True) -> None:
@@ -89,7 +89,7 @@ class NatsServers(list[NatsServer]):
         return "nats://" + ",".join(server.address for server in self)
 
     def configure(self) -> None:
-        routes = [f"{HOST}:{server.route_port}" for server in self] if len(self) > 1 else []
+        routes = [f"{server.host}:{server.route_port}" for server in self] if len(self) > 1 else []
         for server in self:
             server.configure(routes)
 

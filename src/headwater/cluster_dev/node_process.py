@@ -13,7 +13,7 @@ from typing import Any
 
 from headwater.cluster_dev.child import Child
 from headwater.cluster_dev.loopback import answers_well, document, environment
-from headwater.cluster_dev.reserved_ports import HOST, ReservedPorts
+from headwater.cluster_dev.reserved_ports import ReservedPorts
 
 LISTENING_S_MAX = READY_S_MAX = 120.0
 READY_LINE = "headwater ready on "
@@ -48,7 +48,7 @@ class NodeProcess(Child):
     @property
     def public_address(self) -> str:
         """What the cluster tells clients of it."""
-        return f"{HOST}:{self.port}"
+        return f"{self.host}:{self.port}"
 
     @property
     def url(self) -> str:
@@ -57,11 +57,11 @@ class NodeProcess(Child):
     @property
     def address(self) -> str:
         """Where other nodes connect."""
-        return f"{HOST}:{self.cluster_port}"
+        return f"{self.host}:{self.cluster_port}"
 
     @property
     def s3p_address(self) -> str:
-        return f"{HOST}:{self.s3p_port}"
+        return f"{self.host}:{self.s3p_port}"
 
     @property
     def data(self) -> Path:

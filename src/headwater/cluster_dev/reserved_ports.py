@@ -9,9 +9,8 @@ from __future__ import annotations
 import socket
 import sys
 
+from headwater.cluster_dev.child import HOST as HOST
 from headwater.cluster_dev.child import CannotRun
-
-HOST = "127.0.0.1"
 
 
 class ReservedPorts:

@@ -13,7 +13,7 @@ from headwater.client.connection import Failed
 from headwater.cluster_dev.binaries import WEED, program
 from headwater.cluster_dev.child import Child
 from headwater.cluster_dev.loopback import ask, environment
-from headwater.cluster_dev.reserved_ports import HOST, ReservedPorts
+from headwater.cluster_dev.reserved_ports import ReservedPorts
 
 READY_S_MAX = 60.0
 ASK_S_MAX = 10.0
@@ -31,7 +31,7 @@ class S3Server(Child):
 
     @property
     def endpoint(self) -> str:
-        return f"http://{HOST}:{self._ports['s3'][0]}"
+        return f"http://{self.host}:{self._ports['s3'][0]}"
 
     @property
     def credentials(self) -> dict[str, str]:
@@ -51,7 +51,8 @@ class S3Server(Child):
             for flag in (f"-{name}.port={http}", f"-{name}.port.grpc={grpc}")
         ]
         command = [
-            *(weed, "server", f"-dir={self.directory}", f"-ip={HOST}", f"-ip.bind={HOST}", "-master.telemetry=false"),
+            *(weed, "server", f"-dir={self.directory}", f"-ip={self.host}", f"-ip.bind={self.host}"),
+            "-master.telemetry=false",
             *("-filer", "-s3", f"-s3.config={self.directory / 's3.json'}", *ports),
             *("-master.volumeSizeLimitMB=256", "-volume.max=100", "-master.resumeState=false"),
             # Its other services listen on fixed ports unless they are turned off.
@@ -66,7 +67,7 @@ class S3Server(Child):
         self.wait_until(self._takes_objects, "ready", READY_S_MAX)
 
     def _takes_objects(self) -> bool:
-        filer, bucket = f"http://{HOST}:{self._ports['filer'][0]}", f"/buckets/{BUCKET}"
+        filer, bucket = f"http://{self.host}:{self._ports['filer'][0]}", f"/buckets/{BUCKET}"
         try:
             made = ask(filer, f"{bucket}/", "POST", b"", ASK_S_MAX).status
             put = ask(filer, f"{bucket}/.ready", "PUT", b"1", ASK_S_MAX).status

@@ -72,6 +72,8 @@ class Engine:
         forgotten; whoever is served just then is refused, and may try again."""
         self._barred: dict[str, int] = {}
         """See `bar`."""
+        self._leases: dict[int, Callable[[], bool]] = {}
+        """See `enter`."""
         self.joined_count = 0
         """Appends that a door submitted together with the one before them."""
 
@@ -169,10 +171,21 @@ class Engine:
             raise NotServedHere(self.home(source))
 
     def _find(self, key: str, touch: bool) -> LoadedStream:
-        return self.group(key).find(key, touch)
+        group = self.group(key)
+        self._demand_lease(group.number)
+        return group.find(key, touch)
 
     def _look(self, key: str) -> LoadedStream | None:
-        return self.group(key).loaded.find(key)
+        group = self.group(key)
+        self._demand_lease(group.number)
+        return group.loaded.find(key)
+
+    def _demand_lease(self, number: int) -> None:
+        """Raises GroupMoved when another process may serve the group by now. This one has not noticed it if it stood
+        still meanwhile: requests that came first are met before the clock is looked at otherwise."""
+        lease = self._leases.get(number)
+        if lease is not None and not lease():
+            raise GroupMoved(number)
 
     def unpublished(self, key: str) -> bool:
         return self.group(key).unpublished(key)
@@ -233,8 +246,12 @@ class Engine:
         for owned in self.owned.values():
             owned.group.observers.append(observer)
 
-    def enter(self, owned: OwnedGroup) -> None:
-        """The group is recovered and started: its requests are served here from now on."""
+    def enter(self, owned: OwnedGroup, lease: Callable[[], bool] | None = None) -> None:
+        """The group is recovered and started: its requests are served here from now on.
+
+        `lease` says whether nobody else can serve it at this moment; None: nobody can at any time."""
+        if lease is not None:
+            self._leases[owned.number] = lease
         if not self.owned:
             owned.group.usage.give_back(self._usage.take())
             self._usage = owned.group.usage
@@ -248,6 +265,7 @@ class Engine:
         """Another process serves the group from now on, or nobody does: requests for it are refused here, and whoever
         follows its streams is told. What was decided may still become durable."""
         owned = self.owned.pop(number, None)
+        self._leases.pop(number, None)
         if owned is None:
             return
         if self._usage is owned.group.usage:

@@ -32,6 +32,13 @@ class Questions(Protocol):
         """The process that serves a group. Raises MemberUnavailable when there is none now."""
         ...
 
+    async def wait_for_owner(self, group: int) -> int:
+        """The process that serves a group; waits a while when none does, because it is changing hands.
+
+        Raises MemberUnavailable.
+        """
+        ...
+
     def register(self, name: str, answer: Answer) -> None: ...
 
     async def ask(self, member: int, name: str, *arguments: Any, into: Any = Any) -> Any:
@@ -59,6 +66,9 @@ class LocalQuestions:
         self._answers: dict[str, Answer] = {}
 
     def owner(self, group: int) -> int:
+        return 0
+
+    async def wait_for_owner(self, group: int) -> int:
         return 0
 
     def register(self, name: str, answer: Answer) -> None:

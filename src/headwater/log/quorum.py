@@ -65,9 +65,12 @@ class _Batch:
 class _Sent:
     """An entry on its way."""
 
-    __slots__ = ("barriers", "data", "end", "number", "outcome", "task")
+    __slots__ = ("barriers", "begun_s", "data", "end", "number", "outcome", "task")
 
-    def __init__(self, number: int, end: int, data: bytes, barriers: list[asyncio.Future[None]]) -> None:
+    def __init__(
+        self, number: int, end: int, data: bytes, barriers: list[asyncio.Future[None]], begun_s: float
+    ) -> None:
+        self.begun_s = begun_s
         self.number = number
         self.end = end
         self.data = data
@@ -113,6 +116,8 @@ class QuorumLog:
         """An owner purges nothing that ends after this position, whatever `trim` allows: others begin there. None:
         everything that `trim` allows may go."""
         self._begun: list[tuple[str, int]] = []
+        self._confirmed_s = 0.0
+        """When the newest entry that is acknowledged was sent."""
         self._purge_below = 0
         self._purging: asyncio.Task[None] | None = None
         self.head = 0
@@ -216,7 +221,8 @@ class QuorumLog:
         incarnation = at.incarnation or int.from_bytes(self._token(8), "little") | 1
         begin = Cursor(at.number, at.position, claim.epoch, False, incarnation)
         data = encode_entry(KIND_CLAIM, begin, self._token(TOKEN_BYTES), [encode_claim(claim)])
-        deadline_s = self._clock.monotonic_s() + self._patience_s
+        begun_s = self._clock.monotonic_s()
+        deadline_s = begun_s + self._patience_s
         pause_s = _AGAIN_S_MIN
         while True:
             try:
@@ -230,6 +236,7 @@ class QuorumLog:
             await self._clock.sleep(pause_s)
             pause_s = min(pause_s * 2, _AGAIN_S_MAX)
         self._take(at.number, data)
+        self._confirmed_s = begun_s
         self._entry_bytes_max = self._medium.entry_bytes_max
         self._owns = True
         return claim
@@ -277,6 +284,10 @@ class QuorumLog:
             asyncio.get_running_loop().call_soon(self._pump_later)
         await done
 
+    def is_confirmed(self, within_s: float) -> bool:
+        """Whether an entry that was sent within that time was acknowledged: nobody else had claimed then."""
+        return self._clock.monotonic_s() - self._confirmed_s < within_s
+
     def _pump_later(self) -> None:
         self._pumping = False
         self._pump()
@@ -301,7 +312,7 @@ class QuorumLog:
         barriers, self._barriers = self._barriers, []
         data = encode_entry(KIND_BATCH, at, self._token(TOKEN_BYTES), parts)
         self._next = Cursor(at.number + 1, end, at.epoch, False, at.incarnation)
-        sent = _Sent(at.number, end, data, barriers)
+        sent = _Sent(at.number, end, data, barriers, self._clock.monotonic_s())
         self._sent.append(sent)
         sent.task = asyncio.get_running_loop().create_task(self._store(sent))
 
@@ -347,6 +358,7 @@ class QuorumLog:
         moved = False
         while self._sent and self._sent[0].outcome is True:
             sent = self._sent.popleft()
+            self._confirmed_s = sent.begun_s
             self._reader.cursor = Cursor(sent.number + 1, sent.end, self._next.epoch, False, self._next.incarnation)
             self._ends.append((sent.end, sent.number))
             moved = moved or sent.end > self.synced

@@ -1,0 +1,43 @@
+"""Bounded chaos on real clusters of three nodes: what was promised to clients holds through every kind of fault.
+It owns which faults follow each other; longer runs with faults by chance are started by hand (see `__main__`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.chaos.runs import chaos, needs_namespaces
+
+pytestmark = [pytest.mark.full, pytest.mark.timeout(300)]
+
+
+@needs_namespaces
+@pytest.mark.parametrize(
+    ("log", "sequence"),
+    [
+        ("objects", "zombie,isolate_node_inward,kill_all_nodes"),
+        ("jetstream", "kill_node,isolate_node_outward,kill_log_leader"),
+        ("jetstream", "cut_from_servers,clock_step,kill_most_nats"),
+    ],
+)
+def test_what_was_promised_holds_through_faults(log: str, sequence: str, tmp_path: Path) -> None:
+    report = chaos(tmp_path, "--log", log, "--sequence", sequence, "--seed", "8", "--between-s", "1")
+    assert report["violations"] == []
+    assert report["acknowledged"] > 0
+
+
+@needs_namespaces
+def test_the_log_in_an_object_store_that_is_killed_and_paused_holds_what_was_promised(tmp_path: Path) -> None:
+    report = chaos(tmp_path, "--log", "objects", "--s3", "--sequence", "kill_s3,pause_s3", "--seed", "9")
+    assert report["violations"] == []
+
+
+@pytest.mark.parametrize("log", ["objects", "jetstream"])
+def test_a_client_that_retries_once_meets_no_failure_while_nodes_drain_and_restart(log: str, tmp_path: Path) -> None:
+    """Of what it sent as a producer. A plain append that went down with its connection is not sent again."""
+    options = ("--loopback", "--no-subscriptions", "--retries-max", "1", "--lease-s", "0", "--seed", "10")
+    report = chaos(tmp_path, "--log", log, "--sequence", "drain,rolling_restart", *options)
+    assert report["violations"] == []
+    assert report["failed_producers"] == []
+    assert report["refused"] == 0
