@@ -29,8 +29,9 @@ from headwater.cluster.gate import Factory, Gate
 from headwater.cluster.logs import Logs, NatsLogs, ObjectLogs
 from headwater.cluster.membership import HTTP, S3P
 from headwater.cluster.nodes import CannotRegister, Node, Registry, kept_id
-from headwater.cluster.ownership import Ownership, Timing, Wiring
+from headwater.cluster.ownership import Ownership
 from headwater.cluster.ownership_view import OwnershipView
+from headwater.cluster.ownership_wiring import Timing, Wiring
 from headwater.cluster.peers import Peers
 from headwater.cluster.pings import Pings
 from headwater.cluster.view import View
