@@ -175,6 +175,7 @@ class ClusterGroups:
             snapshots=self._snapshots,
             tell=self._tell,
             report=_report,
+            note=_note,
             streams_loaded_max=maker.options.streams_loaded_max,
             snapshot_bytes=SNAPSHOT_BYTES,
             address=self.view.node.address,
@@ -328,6 +329,10 @@ def _told(setting: str, host: str, port: int, name: str) -> str:
         flag = f"--{name.replace('_', '-')}"
         raise CannotStart(f"others cannot be told {host}, which is every address: give {flag} HOST:PORT")
     return shown_address(host, port)
+
+
+def _note(what: str, facts: dict[str, Any]) -> None:
+    log.info(what, **facts)
 
 
 def _report(what: str, why: str) -> None:

@@ -259,15 +259,17 @@ class GroupOwnership:
         return self._clock.monotonic_s() - self._entry_s >= self._timing.claim_after_s
 
     async def _claim(self, log: QuorumLog) -> bool:
-        """False: somebody wrote meanwhile. The log is followed to its end before this is tried again."""
-        self._take_epoch = -1
+        """False: somebody wrote meanwhile, or what was read was not the log's end. It is followed to its end before
+        this is tried again; a group that was handed over is still this node's to take."""
         incarnation = self._rng.token(INCARNATION_BYTES).hex()
         claim = Claim(self._view.me, self._wiring.address, self._wiring.cluster_format, 0, incarnation)
         try:
             self.epoch = (await log.claim(claim)).epoch
-            self.claims_count += 1
         except Behind:
             return False
+        self._take_epoch = -1
+        self.claims_count += 1
+        self._wiring.note("claimed", {"group": self.number, "epoch": self.epoch})
         return True
 
     # ---- owning -------------------------------------------------------------------------------------------------
@@ -389,10 +391,11 @@ class GroupOwnership:
         self.hand_overs_count += 1
         await log.closed()
         if target is not None and log.failure is None:
+            # Whoever does not take the group now takes it when the log has been silent for a while.
             try:
-                await self._wiring.tell(target, self.number, self.epoch, True)
+                taken = await self._wiring.tell(target, self.number, self.epoch, True)
+                self._wiring.note("handed over", {"group": self.number, "to": target, "taken": taken})
             except Exception as error:
-                # It takes the group all the same, when the log has been silent for a while.
                 self._wiring.report("group", f"group {self.number} could not be handed over to {target}: {error}")
         return True
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -78,8 +78,11 @@ class Wiring(msgspec.Struct, frozen=True):
     tell: Callable[[str, int, int, bool], Awaitable[bool]]
     """Calls `Ownership.asked` of another member. Raises Failure when it cannot be reached."""
     report: Callable[[str, str], None]
+    """Is told what went wrong with what."""
     streams_loaded_max: int
     snapshot_bytes: int
     """A catalog snapshot is written when the log has grown by this much since the last one."""
+    note: Callable[[str, dict[str, Any]], None] = lambda what, facts: None
+    """Is told what happened as it should."""
     address: str = ""
     cluster_format: int = 1
