@@ -10,7 +10,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 
-from headwater.engine.flush import Flusher
+from headwater.engine.flush import Flusher, writer_of
 from headwater.engine.group import Group
 from headwater.ports import BlobsUnavailable, GcFiles, Lake, LakeGcResult, Pending
 
@@ -99,7 +99,12 @@ class LakeGc:
             try:
                 self._check_hold()
                 swept = await asyncio.to_thread(
-                    self._lake.sweep, self._group.number, self._lake_files, pending, self._grace_ms, self._check_hold
+                    self._lake.sweep,
+                    writer_of(self._group),
+                    self._lake_files,
+                    pending,
+                    self._grace_ms,
+                    self._check_hold,
                 )
             except _Held:
                 return LakeGcResult(0, 0, 0, 0, 0, 0)
@@ -128,7 +133,7 @@ class LakeGc:
             some = streams[at : at + DIRTY_SLICE]
             blobs.update(stream.snapshot.blob for stream in some if stream.snapshot is not None)
             await asyncio.sleep(0)
-        return Pending(files, blobs, self._group.epoch)
+        return Pending(files, blobs)
 
     async def _check_retention(self) -> None:
         """Has the policies of streams looked at whose settled records grew too old while they were idle."""

@@ -65,7 +65,7 @@ class CatalogFiles(Protocol):
 class OwnedGroup:
     """`log`, `lake` and `files` are None for a node that keeps nothing: it has none of what works on them.
 
-    `log` is the group's own, as far as it is a log in files: a group on another one has no swaps, backups and erasures.
+    `log` is the group's own, as far as it is a log in files: a group on another one has no backups and erasures.
     """
 
     def __init__(
@@ -125,11 +125,9 @@ class OwnedGroup:
             options.lake_grace_ms,
             told("gc"),
         )
-        if log is None:
-            # A swap of files is not in the log, so no other node would know of it; backups and erasures copy and cut
-            # files of the log.
-            return
         self.swapper = Swapper(group, lake, self.flusher, files.open)
+        if log is None:
+            return  # backups and erasures copy and cut files of the log
         self.backups = Backups(group, log, self.flusher, files.copy, files.held_directory, rng)
         self.eraser = Eraser(group, log, self.flusher, lake, self.backups, files.open, files.scrub)
         self.lake_gc.held = self.upkeep.held = self.backups.held

@@ -74,6 +74,7 @@ TABLE: dict[type[Failure], Row] = {
     NoSuchNode: Row(404, "no_such_node", "ERR_BAD_FORMAT", False, True),
     AnotherLog: Row(409, "another_log", "ERR_CONFLICT", False, True),
     LogSetBack: Row(409, "log_set_back", "ERR_CONFLICT", False, True),
+    OwnerChanged: Row(409, "owner_changed", "ERR_CONFLICT", False, True),
     SwapRefused: Row(409, "swap_refused", "ERR_CONFLICT", False, True),
     # A log that fails after the write was gathered leaves its effect unknown: it may be found after a restart.
     LogUnavailable: Row(503, "log_unavailable", "ERR_UNAVAILABLE", True, False),

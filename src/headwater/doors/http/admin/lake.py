@@ -149,6 +149,7 @@ class LakeCalls:
             "group": group.number,
             "log": group.lineage.log,
             "incarnation": group.lineage.newest.id,
+            "epoch": group.epoch,
             "lake_position": position,
             "lake": self._place,
             "unused_ms_max": self._unused_ms_max,
