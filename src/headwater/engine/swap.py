@@ -72,7 +72,10 @@ class Swapper:
         """
         async with self._locks.swapping:
             self._check()
-            await self._flusher.follow()  # what the catalog does not know yet may be this very swap
+            # What the catalog does not know yet may be these very files, or this very swap.
+            async with self._locks.checkpointing:
+                await self._checkpoint()
+            await self._flusher.follow()
             done = await asyncio.to_thread(self._done, remove, add)
             if done is not None:
                 return done
