@@ -24,7 +24,7 @@ from headwater.engine.checkpoint import checkpoint
 from headwater.engine.group import Group
 from headwater.engine.loaded_stream import LoadedStream
 from headwater.engine.owned_group import OwnedGroup
-from headwater.errors import BadBody, BadQuery, LogUnavailable, Overloaded
+from headwater.errors import BadBody, BadQuery, Overloaded
 from headwater.model import json_mode, offsets
 from headwater.model.extents import Extent
 from headwater.model.names import bucket_of, stream_of
@@ -171,6 +171,8 @@ class LakeCalls:
         exchange.run(self._answer_extents(exchange, owned, sorted(set(files))))
 
     async def _answer_extents(self, exchange: Exchange, owned: OwnedGroup, files: list[str]) -> None:
+        await catch_up(owned.group)
+
         def tell() -> bytes:
             from headwater.lake.listing import encode_extents
 
@@ -195,6 +197,8 @@ class LakeCalls:
         exchange.run(self._answer_streams(exchange, owned, after, limit))
 
     async def _answer_streams(self, exchange: Exchange, owned: OwnedGroup, after: int, limit: int) -> None:
+        await catch_up(owned.group)
+
         def tell() -> bytes:
             from headwater.lake.listing import encode_streams
 
@@ -293,9 +297,18 @@ def _book(owned: OwnedGroup) -> Book:
     return book
 
 
+async def catch_up(group: Group) -> None:
+    """On return the catalog has everything that an owner before this one can have told of files and streams.
+
+    Such an owner takes a checkpoint before it does, but in a catalog of its own.
+    """
+    if group.catalog.position < group.lineage.newest.position:
+        await _checkpoint(group)
+
+
 async def _checkpoint(group: Group) -> None:
-    if group.log.failure is not None:
-        raise LogUnavailable(group.log.failure.reason)
+    if group.closed:
+        raise group.unavailable()
     try:
         await checkpoint(group)
     except Exception as error:
