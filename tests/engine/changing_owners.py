@@ -97,6 +97,8 @@ class World:
 
     async def close(self) -> None:
         for node in self.lives:
+            node.medium.broken = None
+        for node in self.lives:
             await node.follower.stop()
             await node.log.closed()
 
@@ -176,7 +178,7 @@ class Node:
         self.lake = DeltaLake(world.store, 1 << 20, Later(), world)
 
     async def open(self) -> None:
-        self.log = QuorumLog(self.medium, patience_ms=300, rng=self.world)  # type: ignore[arg-type]
+        self.log = QuorumLog(self.medium, rng=self.world)  # type: ignore[arg-type]
         self.log.kept_after = -1
         await self.log.load()
         catalog = SqliteCatalog(self.directory / "0.db")
@@ -189,6 +191,10 @@ class Node:
         )
         self.follower = Follower(self.owned, self.log, 1_000, Unavailable)
         await self.follower.begin()
+
+    def cut(self) -> None:
+        """From the log, but not from the lake: it cannot learn that another one owns the group."""
+        self.medium.broken = Unavailable("the log is not reached")
 
     async def follow(self) -> None:
         while await self.follower.advance():

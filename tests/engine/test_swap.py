@@ -12,7 +12,7 @@ import pytest
 
 from headwater.engine import swap as swapping
 from headwater.engine.checkpoint import checkpoint
-from headwater.errors import Failure, GroupMoved, OwnerChanged, SwapRefused
+from headwater.errors import Failure, GroupMoved, OwnerChanged
 from headwater.lake.names import epoch_of
 from headwater.model.events import SwapPart, Swapped
 from headwater.ports import BlobsUnavailable
@@ -210,28 +210,58 @@ def test_what_was_planned_with_one_owner_is_refused_by_the_next_and_planned_agai
     in_a_world(tmp_path, body)
 
 
+def test_what_an_owner_commits_after_it_was_followed_is_taken_out_of_the_table_by_the_next_one(tmp_path: Path) -> None:
+    async def body(world: World) -> None:
+        await fill(world)
+        a = world.owner
+        await world.append(KEYS[0])
+        await world.change_owner("b")
+        a.cut()
+        await a.flusher.flush_all()
+        assert len(a.lake.files()) == 4, "the later owner has not looked at the table yet"
+        await world.check()
+
+    in_a_world(tmp_path, body)
+
+
 def test_an_owner_that_does_not_know_that_it_was_followed_does_no_harm(tmp_path: Path) -> None:
     async def body(world: World) -> None:
         await fill(world)
         a = world.owner
-        late, old = await a.plan(), await a.plan(2)
         await world.append(KEYS[0])
         await world.change_owner("b")
-        # It flushes what the later owner holds too, before that one has looked at the table.
-        await refused(a.flusher.flush_all())
+        a.cut()
         await world.swap(await world.owner.plan())
         await fill(world, 1)
         version = world.owner.lake.version()
-        await refused(a.swap(late))
-        await refused(a.swap(old))
-        await refused(a.flusher.flush_all())
-        a.flusher._doubt = True
-        await refused(a.flusher.flush_all())
+        with pytest.raises(BlobsUnavailable, match="later owner"):
+            await a.flusher.flush_all()
         a.group.catalog.table_behind = True
-        await refused(a.flusher.follow())
+        with pytest.raises(BlobsUnavailable, match="later owner"):
+            await a.flusher.follow()
+        a.group.catalog.table_behind = False
         for _ in range(3):
-            await refused(a.sweep())
+            await a.sweep()
         assert world.owner.lake.version() == version, "the table took nothing of it"
+        await world.check()
+
+    in_a_world(tmp_path, body)
+
+
+def test_files_that_one_owner_is_about_to_remove_are_never_swapped_in_by_the_next(tmp_path: Path) -> None:
+    async def body(world: World) -> None:
+        await fill(world)
+        a = world.owner
+        early = await a.plan()
+        await world.change_owner("b")
+        a.cut()
+        late = await world.owner.plan()
+        with pytest.raises(OwnerChanged):
+            await world.swap(early)
+        await world.swap(late)
+        for _ in range(3):
+            await a.sweep()
+        assert world.store.head(early.add[0]) is None and world.store.head(late.add[0]) is not None
         await world.check()
 
     in_a_world(tmp_path, body)
@@ -318,7 +348,7 @@ async def step(world: World, name: str, jobs: list[Job]) -> None:
     elif name == "restart" and not world.nodes[other].epoch:
         await world.start(other)
     elif name == "change":
-        await change(world, other)
+        await change(world, other, cut=world.random.random() < 0.7)
         if world.random.random() < 0.5:
             await world.check()
     elif name == "zombie":
@@ -327,13 +357,16 @@ async def step(world: World, name: str, jobs: list[Job]) -> None:
             await meddle(world, choice(zombies), jobs)
 
 
-async def change(world: World, name: str) -> None:
+async def change(world: World, name: str, cut: bool = False) -> None:
     """Somebody may write while it is tried: then it is tried again."""
     from headwater.log.quorum import Behind
 
+    before = world.owner
     while True:
         try:
             await world.change_owner(name)
+            if cut:
+                before.cut()
             return
         except Behind:
             pass
@@ -341,11 +374,8 @@ async def change(world: World, name: str) -> None:
 
 async def meddle(world: World, zombie: Node, jobs: list[Job]) -> None:
     zombie.flusher._doubt = world.random.random() < 0.5
+    if zombie.medium.broken is None and jobs:
+        await refused(zombie.swap(world.random.choice(jobs)))
     await refused(zombie.flusher.flush_all())
     await refused(zombie.sweep())
-    if jobs:
-        try:
-            await zombie.swap(world.random.choice(jobs))
-        except (SwapRefused, OwnerChanged, Failure, BlobsUnavailable, OSError):
-            pass
     await refused(zombie.sweep())
