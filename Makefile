@@ -9,7 +9,7 @@ WORKERS ?= 2
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup spark node-modules system-packages run test quick conformance bench check clean
+.PHONY: help setup spark node-modules system-packages run cluster test quick conformance bench check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ system-packages: ## what the tests need from the operating system
 run: setup ## serve on 127.0.0.1:4437 with data in ./headwater-data; more options in ARGS="..."
 	$(VENV)/bin/headwater serve $(ARGS)
 
+cluster: setup ## a cluster on this machine: three nodes, their log and an S3; more options in ARGS="..."
+	$(VENV)/bin/headwater cluster dev $(ARGS)
+
 test: setup spark node-modules system-packages check ## everything: checks, all tests, the official suite
 	$(PY) -m pytest -n $(WORKERS) --dist loadfile
 	@$(MAKE) conformance
@@ -50,8 +53,11 @@ test: setup spark node-modules system-packages check ## everything: checks, all 
 quick: setup ## the quick tier of the tests; pytest options in ARGS="..."
 	$(PY) -m pytest -m "not full and not soak" $(ARGS)
 
-conformance: setup node-modules ## the official Durable Streams suite; last line `N passed, M failed`
-	@$(PY) tests/conformance/run.py $(ARGS)
+conformance: setup node-modules ## the official Durable Streams suite; with CLUSTER=1 on three nodes, for both logs
+	@if [ -z "$(CLUSTER)" ]; then exec $(PY) tests/conformance/run.py $(ARGS); fi; \
+	for log in jetstream objects; do \
+		echo "three nodes with the log $$log"; $(PY) tests/conformance/run.py --cluster $$log $(ARGS) || exit 1; \
+	done
 
 bench: setup spark node-modules ## the benchmarks beside their peers; some of them with ONLY="B1 B4"
 	$(PY) -m bench $(ONLY)

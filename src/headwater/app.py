@@ -2,8 +2,9 @@
 
 Owns the data directory's lock and the numbers of groups and workers. Never serves: `process` does, here or in workers.
 
-    settings -> lock and prepare the directory -> one worker:  `process`, here
-                                               -> several:     listen -> a process each, kept alive
+    settings -> lock and prepare the directory -> one worker:          `process`, here
+                                               -> several:             listen -> a process each, kept alive
+                                               -> a cluster's node:    listen -> `process`, here
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ def serve(settings: Settings) -> int:
     log_lines.set_up(settings.log_level, settings.log_format)
     try:
         with ExitStack() as held:
+            if settings.in_cluster:
+                return _serve_in_cluster(settings, held)
             groups_count, workers_count, lock = _prepare(settings, held)
             if workers_count > 1:
                 return _supervise(settings, groups_count, workers_count, lock, held)
@@ -46,6 +49,28 @@ def serve(settings: Settings) -> int:
         return refused(error)
 
 
+def _serve_in_cluster(settings: Settings, held: ExitStack) -> int:
+    """The node listens before it joins, so that it can tell the others where."""
+    _locked(DataDirectory(Path(settings.data)), held)
+    http, http_sockets = _listen(settings.listen_address, "another --listen", held)
+    s3p, s3p_sockets = None, list[socket.socket]()
+    if settings.s3p_address is not None:
+        s3p, s3p_sockets = _listen(settings.s3p_address, "another --s3p, or --s3p off", held)
+    from headwater.process import serve_in_cluster  # Late, as below.
+
+    return serve_in_cluster(settings, http, s3p, {"http": http_sockets, "s3p": s3p_sockets})
+
+
+def _locked(data: DataDirectory, held: ExitStack) -> int:
+    """The descriptor that locks the directory until `held` is closed. Raises CannotStart."""
+    try:
+        return held.enter_context(data.lock()).fileno()
+    except DirectoryInUse:
+        raise CannotStart(f"another node already serves {data.path}; stop it, or choose another --data") from None
+    except DirectoryRefused as error:
+        raise CannotStart(str(error)) from None
+
+
 def _prepare(settings: Settings, held: ExitStack) -> tuple[int, int, int | None]:
     """The numbers of groups and workers, and the descriptor that locks the data directory until `held` is closed."""
     default = settings.workers_wanted or len(os.sched_getaffinity(0))
@@ -53,17 +78,15 @@ def _prepare(settings: Settings, held: ExitStack) -> tuple[int, int, int | None]
     if settings.memory:
         return wanted, _workers(settings, wanted), None
     data = DataDirectory(Path(settings.data))
+    lock = _locked(data, held)
     try:
-        lock = held.enter_context(data.lock())
         # Before anything is made or taken over: a refusal leaves the directory as it was.
         data.check(settings.groups_wanted)
         workers_count = _workers(settings, data.groups() or wanted)
         groups_count = data.prepare(settings.groups_wanted, default)
-    except DirectoryInUse:
-        raise CannotStart(f"another node already serves {data.path}; stop it, or choose another --data") from None
     except DirectoryRefused as error:
         raise CannotStart(str(error)) from None
-    return groups_count, workers_count, lock.fileno()
+    return groups_count, workers_count, lock
 
 
 def _workers(settings: Settings, groups_count: int) -> int:

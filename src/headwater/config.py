@@ -8,11 +8,12 @@ import difflib
 import itertools
 import os
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from headwater.setting_rules import CLUSTER_RULES, MEMORY_RULE, RELATIONS
 from headwater.setting_values import (
     AUTO,
     GIB,
@@ -38,10 +39,8 @@ URL_DEFAULT = "http://127.0.0.1:4437"
 OFF = "off"
 WORKERS_MAX, GROUPS_MAX = 256, 1_024
 
-# What the frame of one append needs beside its body in a log file: header, names, producer, checksum.
-FRAME_BYTES_RESERVED = MIB
-
 SERVING, STORAGE, HTTP, S3P = "Serving", "Log and memory", "HTTP connections", "S3P"
+CLUSTER = "Cluster"
 READING, STREAMS, LOGGING = "Reading and following", "Streams and producers", "Logging"
 
 
@@ -100,6 +99,52 @@ class Settings:
     )
     webhook_allow_local: bool = _row(
         SERVING, "flag", False, "Let webhooks call http://localhost and 127.0.0.x; for development only."
+    )
+
+    cluster: str = _row(
+        CLUSTER,
+        "log",
+        OFF,
+        "Where the logs of a cluster are: NATS servers, or a place for objects; off is a node by itself.",
+    )
+    cluster_name: str = _text(
+        CLUSTER,
+        "headwater",
+        "letters, digits, - and _",
+        "Name of the cluster's streams in NATS.",
+    )
+    cluster_replicas: int = _whole(CLUSTER, 3, 1, 5, "Copies of a log in NATS: 3 or 5, or 1 for development.")
+    cluster_monitors: str = _text(
+        CLUSTER,
+        AUTO,
+        "auto, or http://HOST:PORT,...",
+        "Monitoring addresses of the NATS servers, which are checked at start; auto is port 8222 of their hosts.",
+    )
+    cluster_credentials: str = _text(
+        CLUSTER, AUTO, "auto, or a path", "Credentials file for the NATS servers; auto is none."
+    )
+    cluster_listen: str = _row(CLUSTER, "listen", "127.0.0.1:4439", "Address where other nodes of the cluster connect.")
+    cluster_advertise: str = _text(
+        CLUSTER, AUTO, "auto, or HOST:PORT", "Where other nodes reach this one; auto is cluster_listen."
+    )
+    public_address: str = _text(
+        CLUSTER, AUTO, "auto, or HOST:PORT", "Where clients reach this node, as redirects say; auto is listen."
+    )
+    cluster_secret_file: str = _text(
+        CLUSTER,
+        AUTO,
+        "a path",
+        "File with the secret that nodes of the cluster know each other by; needed in a cluster.",
+    )
+    cluster_lease_ms: int = _whole(
+        CLUSTER,
+        2_000,
+        500,
+        MINUTE_MS,
+        "How long an owner serves a group without an answer of its log, and after which another node takes it over.",
+    )
+    zone: str = _text(
+        CLUSTER, AUTO, "auto, or a name", "Zone that this node is in: standbys are in another; auto is none."
     )
 
     log_file_bytes: int = _size(STORAGE, 128 * MIB, MIB, 4 * GIB, "Size of one log file, preallocated.")
@@ -242,6 +287,10 @@ class Settings:
         return None if isinstance(self.groups, str) else self.groups
 
     @property
+    def in_cluster(self) -> bool:
+        return self.cluster != OFF
+
+    @property
     def listen_address(self) -> tuple[str, int]:
         """Host, without brackets, and port of `listen`."""
         return parse_listen(self.listen)
@@ -256,65 +305,6 @@ TABLE: tuple[Setting, ...] = tuple(
     Setting(name=row.name, default=cast(Value, row.default), **row.metadata) for row in fields(Settings)
 )
 BY_NAME: Mapping[str, Setting] = {setting.name: setting for setting in TABLE}
-
-
-@dataclass(frozen=True, slots=True)
-class Relation:
-    """A rule over two settings; `rule` is the sentence that the guide and the refusal both print."""
-
-    first: str
-    second: str
-    rule: str
-    holds: Callable[[int, int], bool]
-    change: str
-
-
-RELATIONS: tuple[Relation, ...] = (
-    Relation(
-        "workers",
-        "groups",
-        "workers must not exceed groups where both are numbers, because a group has one writer",
-        lambda workers, groups: isinstance(workers, str) or isinstance(groups, str) or workers <= groups,
-        "lower workers or raise groups",
-    ),
-    Relation(
-        "body_bytes_max",
-        "log_file_bytes",
-        "body_bytes_max plus 1MiB must fit log_file_bytes, because one append never spans two log files",
-        lambda body, file: body + FRAME_BYTES_RESERVED <= file,
-        "lower body_bytes_max or raise log_file_bytes",
-    ),
-    Relation(
-        "s3p_append_bytes_max",
-        "log_file_bytes",
-        "unless s3p is off, s3p_append_bytes_max plus 1MiB must fit log_file_bytes, for the same reason",
-        lambda append, file: append + FRAME_BYTES_RESERVED <= file,
-        "lower s3p_append_bytes_max, raise log_file_bytes or turn s3p off",
-    ),
-    Relation(
-        "s3p_count_default",
-        "s3p_count_max",
-        "unless s3p is off, s3p_count_default must not exceed s3p_count_max",
-        lambda default, greatest: default <= greatest,
-        "lower s3p_count_default or raise s3p_count_max",
-    ),
-    Relation(
-        "read_bytes_max",
-        "hot_bytes_max",
-        "read_bytes_max must not exceed hot_bytes_max, because one response is gathered in memory",
-        lambda read, hot: read <= hot,
-        "lower read_bytes_max or raise hot_bytes_max",
-    ),
-    Relation(
-        "sse_keepalive_ms",
-        "sse_lifetime_ms",
-        "sse_keepalive_ms must be below sse_lifetime_ms, or no keep-alive would ever be sent",
-        lambda keepalive, lifetime: keepalive < lifetime,
-        "lower sse_keepalive_ms or raise sse_lifetime_ms",
-    ),
-)
-
-MEMORY_RULE = "memory keeps nothing, so it cannot be combined with a data directory that was given explicitly"
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,7 +338,8 @@ class Resolved:
     def warnings(self) -> list[str]:
         """What is allowed and worth a second look before serving."""
         found = []
-        for name, address in (("listen", self.settings.listen_address), ("s3p", self.settings.s3p_address)):
+        addresses = (("listen", self.settings.listen_address), ("s3p", self.settings.s3p_address))
+        for name, address in addresses:
             if address is None or is_loopback(address[0]):
                 continue
             found.append(
@@ -461,6 +452,10 @@ def _unknown(given: _Given) -> Problem:
 def _contradictions(values: Mapping[str, Any], sources: Mapping[str, str], broken: set[str]) -> Iterator[Problem]:
     if values["memory"] and sources["data"] != "default" and not broken & {"memory", "data"}:
         yield Problem(f"{sources['memory']} and {sources['data']}", MEMORY_RULE, "leave out one of the two")
+    if values["cluster"] != OFF and "cluster" not in broken:
+        for is_so, rule, change in CLUSTER_RULES:
+            if is_so(values):
+                yield Problem(sources["cluster"], rule, change)
     for relation in RELATIONS:
         pair = relation.first, relation.second
         if values["s3p"] == OFF and relation.first.startswith("s3p_"):

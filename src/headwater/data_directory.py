@@ -3,7 +3,8 @@
 Owns the lock, the layout and the take-over of directories that were made before there was more than one group. Never
 opens a log or a catalog.
 
-    directory.json          {"format": 2, "groups": N}: written first, never changed
+    directory.json          {"format": 2, "groups": N}: written first, never changed; of a cluster's node
+                            {"format": 3, "groups": N, "cluster": ID}
     lock                    locked while processes serve the directory
     wal/<group>/            the group's log
     catalog/<group>.db      the group's catalog
@@ -11,6 +12,8 @@ opens a log or a catalog.
     cache/<worker>/         parts of a remote lake at hand
     lake/                   the lake, unless the setting puts it elsewhere
     webhook-keys.json       and other secrets of the node
+    node-id                 of a cluster's node: what the cluster knows it by
+    snapshots/              of a cluster's node: catalogs that are on their way to the object store
 
 Format 1 had one group, its catalog in `catalog.db` and no `directory.json`.
 """
@@ -28,7 +31,7 @@ import msgspec
 
 from headwater.log.wal import sync_directory
 
-FORMAT = 2
+FORMAT, CLUSTER_FORMAT = 2, 3
 DESCRIPTION = "directory.json"
 OLD_CATALOG = "catalog.db"
 
@@ -44,6 +47,8 @@ class DirectoryRefused(Exception):
 class Description(msgspec.Struct, frozen=True):
     format: int
     groups: int
+    cluster: str = ""
+    """The cluster that the node belongs to; empty when it is by itself."""
 
 
 class DataDirectory:
@@ -65,6 +70,10 @@ class DataDirectory:
 
     def held(self, group: int) -> Path:
         return self.path / "held" / str(group)
+
+    @property
+    def snapshots(self) -> Path:
+        return self.path / "snapshots"
 
     def cache(self, worker: int) -> Path:
         return self.path / "cache" / str(worker)
@@ -101,22 +110,64 @@ class DataDirectory:
 
     def groups(self) -> int | None:
         """How many groups it was made with; None when there is no node's data in it. Raises DirectoryRefused."""
+        found = self._description()
+        if found is not None:
+            return found.groups
+        old = (self.path / OLD_CATALOG).exists() or self.wal(0).is_dir()
+        return 1 if old else None
+
+    def _description(self) -> Description | None:
+        """Raises DirectoryRefused."""
         try:
             found = msgspec.json.decode((self.path / DESCRIPTION).read_bytes(), type=Description)
         except FileNotFoundError:
-            old = (self.path / OLD_CATALOG).exists() or self.wal(0).is_dir()
-            return 1 if old else None
+            return None
         except (OSError, msgspec.MsgspecError) as error:
             raise DirectoryRefused(f"{self.path / DESCRIPTION} cannot be read: {error}") from None
-        if found.format != FORMAT:
+        if found.format not in (FORMAT, CLUSTER_FORMAT):
             raise DirectoryRefused(
-                f"{self.path} has format {found.format}, and this version of Headwater knows up to {FORMAT}: use a "
-                f"newer version"
+                f"{self.path} has format {found.format}, and this version of Headwater knows up to {CLUSTER_FORMAT}: "
+                f"use a newer version"
             )
-        return found.groups
+        return found
+
+    def check_alone(self) -> None:
+        """Raises DirectoryRefused when the directory is that of a cluster's node."""
+        found = self._description()
+        if found is not None and found.cluster:
+            raise DirectoryRefused(
+                f"{self.path} is the directory of a node of a cluster, whose logs are not in it: start it with "
+                f"--cluster, or choose another --data"
+            )
+
+    def join(self, cluster: str, groups_count: int) -> None:
+        """Makes a new directory that of a node of a cluster, if it is not. The lock must be held.
+
+        Raises DirectoryRefused when it is that of another cluster's node, or of a node by itself.
+        """
+        found = self._description()
+        if found is None and self.groups() is None:
+            try:
+                (self.path / "catalog").mkdir(exist_ok=True)
+                description = Description(CLUSTER_FORMAT, groups_count, cluster)
+                write_synced(self.path / DESCRIPTION, msgspec.json.encode(description))
+            except OSError as error:
+                raise DirectoryRefused(f"cannot prepare the data directory {self.path}: {error}") from None
+        elif found is None or not found.cluster:
+            raise DirectoryRefused(
+                f"{self.path} holds the data of a node by itself: choose another --data for a node of a cluster. To "
+                f"move the data, back it up and restore it into the cluster"
+            )
+        elif found.cluster != cluster:
+            raise DirectoryRefused(
+                f"{self.path} belongs to a node of another cluster ({found.cluster}, and this one is {cluster}): "
+                f"choose another --data, or correct --cluster and --lake"
+            )
 
     def check(self, groups_wanted: int | None) -> None:
-        """Raises DirectoryRefused when the directory has another number of groups than is wanted, if one is."""
+        """Raises DirectoryRefused when the directory has another number of groups than is wanted, if one is, or is that
+        of a cluster's node."""
+        self.check_alone()
         found = self.groups()
         if found is not None and groups_wanted is not None and found != groups_wanted:
             groups = "1 group" if found == 1 else f"{found} groups"

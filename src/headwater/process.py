@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import cProfile
 import signal
+import socket
 import sqlite3
 import sys
 from collections.abc import Callable, Coroutine
@@ -19,8 +20,11 @@ import uvloop
 from headwater.catalog.sqlite import CatalogMismatch
 from headwater.cluster.members import Members
 from headwater.cluster.supervisor import Order, block_signals
+from headwater.cluster_groups import ClusterGroups
 from headwater.config import Settings
+from headwater.data_directory import DataDirectory
 from headwater.engine.recovery import LogContradiction
+from headwater.local_groups import LocalGroups
 from headwater.log.entries import BadEntry
 from headwater.log.wal_recovery import LogCorrupt
 from headwater.node import Node
@@ -38,13 +42,32 @@ REFUSALS = (CannotStart, LogCorrupt, LogContradiction, CatalogMismatch, BadEntry
 
 def serve_alone(settings: Settings, groups_count: int) -> int:
     """Runs a node of one process until SIGTERM or SIGINT; returns its exit code."""
-    node = Node(settings, Members(0, 1, groups_count, Path()))
+    data = DataDirectory(Path(settings.data))
+    node = Node(settings, LocalGroups(settings, data, Members(0, 1, groups_count, Path())))
 
     def ready(address: str) -> None:
         print(f"headwater ready on http://{address}", flush=True)
 
     async def body() -> None:
         await _serve(node, settings.listen_address, settings.s3p_address, ready, (signal.SIGTERM, signal.SIGINT))
+
+    return _exit_code(body, settings.profile)
+
+
+def serve_in_cluster(
+    settings: Settings,
+    http: tuple[str, int],
+    s3p: tuple[str, int] | None,
+    sockets: dict[str, list[socket.socket]],
+) -> int:
+    """The same of a node of a cluster, whose `sockets` listen already."""
+    groups = ClusterGroups(settings, DataDirectory(Path(settings.data)), sockets, http)
+
+    def ready(address: str) -> None:
+        print(f"headwater ready on http://{address}", flush=True)
+
+    async def body() -> None:
+        await _serve(Node(settings, groups), http, s3p, ready, (signal.SIGTERM, signal.SIGINT))
 
     return _exit_code(body, settings.profile)
 
@@ -58,7 +81,7 @@ def serve_worker(order: Order, ready: Callable[[], None], watch: Callable[[], No
     async def body() -> None:
         watch()
         sockets = {"http": order.http_sockets, "s3p": order.s3p_sockets}
-        node = Node(settings, members, sockets)
+        node = Node(settings, LocalGroups(settings, DataDirectory(Path(settings.data)), members, sockets))
         await _serve(node, order.http, order.s3p, lambda address: ready(), (signal.SIGTERM,))
 
     profile = settings.profile if settings.profile == "off" else f"{settings.profile}.{order.member}"

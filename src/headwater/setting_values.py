@@ -13,7 +13,7 @@ AUTO = "auto"
 PREFIX = "HEADWATER_"
 """Of the environment's variables."""
 
-Kind = Literal["flag", "choice", "path", "text", "listen", "door", "origin", "base", "size", "whole", "count"]
+Kind = Literal["flag", "choice", "path", "text", "listen", "door", "origin", "base", "log", "size", "whole", "count"]
 Value = bool | int | str
 
 
@@ -59,6 +59,8 @@ class Setting:
                 return "* or SCHEME://HOST:PORT"
             case "base":
                 return "auto, forwarded, or http(s)://HOST:PORT/PATH"
+            case "log":
+                return "off, nats://HOST:PORT,HOST:PORT, s3://BUCKET/PREFIX, or file:///DIRECTORY"
             case "size":
                 return f"{shown_size(self.low)} to {shown_size(self.high)}"
             case "whole":
@@ -91,6 +93,8 @@ _WHOLE = re.compile(r"[0-9]{1,3}(?:_?[0-9]){0,16}")
 _SIZE = re.compile(rf"({_WHOLE.pattern})\s*([A-Za-z]*)")
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?")
 _BASE = re.compile(r"https?://(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?(/[A-Za-z0-9._~!$&'()*+,;=:@%-]+)*")
+_SERVER = r"([^\s,/@]+@)?(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?"
+_LOGS = re.compile(rf"nats://{_SERVER}(,(nats://)?{_SERVER})*|s3://[a-z0-9][a-z0-9.-]*(/\S*)?|file:///\S+")
 _HOST_NAME = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(\.(?!-)[A-Za-z0-9_-]{1,63})*\.?")
 
 
@@ -109,7 +113,7 @@ def parsed(setting: Setting, raw: object, typed: bool) -> Value:
             return AUTO
         case "whole" | "size" | "count":
             return _bounded(setting, _number(setting, raw, text, typed))
-        case "choice" | "path" | "text" | "listen" | "door" | "origin" | "base":
+        case "choice" | "path" | "text" | "listen" | "door" | "origin" | "base" | "log":
             if text is None:
                 raise Wrong(f"{raw!r} is not text", f'write it in quotes: {setting.name} = "{setting.default}"')
             return _text(setting, text)
@@ -154,6 +158,9 @@ def _text(setting: Setting, text: str) -> str:
             raise Wrong(str(why), f"write HOST:PORT such as {setting.default} or [::1]:4437{off}") from None
     if setting.kind == "origin" and text != "*" and not _ORIGIN.fullmatch(text):
         raise Wrong(f"{text!r} is not a web origin", "write * or an origin such as https://app.example.com")
+    if setting.kind == "log" and text != "off" and not _LOGS.fullmatch(text):
+        example = "nats://10.0.0.1:4222,10.0.0.2:4222,10.0.0.3:4222 or s3://bucket/prefix"
+        raise Wrong(f"{text!r} is no place for a cluster's logs", f"write off, or an address such as {example}")
     if setting.kind == "base" and text not in ("auto", "forwarded"):
         text = text.rstrip("/")
         if not _BASE.fullmatch(text):

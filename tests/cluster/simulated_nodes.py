@@ -258,6 +258,9 @@ class Node:
         ready = [name for name in line if self.world.nodes[name].group.state == STANDBY]
         return (ready or line)[0]
 
+    def is_urgent(self, group: int) -> bool:
+        return False
+
     def set_ready(self, group: int, ready: bool) -> None: ...
 
     def claimed(self, group: int) -> tuple[str, int] | None:

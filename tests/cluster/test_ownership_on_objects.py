@@ -92,6 +92,9 @@ class Member:
     def successor(self, group: int) -> str | None:
         return self.in_line(group)[0]
 
+    def is_urgent(self, group: int) -> bool:
+        return False
+
     def set_ready(self, group: int, ready: bool) -> None: ...
 
     def claimed(self, group: int) -> tuple[str, int] | None:

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.cluster.rendezvous import in_line, score
+from headwater.cluster.rendezvous import in_line, lines, score
 
 ZONES = st.dictionaries(
     st.text("abcdef0123456789", min_size=1, max_size=8), st.sampled_from(["", "a", "b", "c"]), max_size=7
@@ -63,3 +63,20 @@ def test_groups_are_spread_over_the_nodes() -> None:
     for counted in (owned, second):
         assert len(counted) == 5
         assert max(counted.values()) < 2_200 and min(counted.values()) > 1_800
+
+
+@given(st.integers(0, 64), ZONES)
+def test_nobody_is_first_for_more_than_its_share(groups_count: int, zones: dict[str, str]) -> None:
+    found = lines(groups_count, zones)
+    assert len(found) == groups_count
+    firsts = Counter(line[0] for line in found if line)
+    if zones:
+        assert max(firsts.values(), default=0) <= -(-groups_count // len(zones))
+    for group, line in enumerate(found):
+        # Who is first may have been pushed there; the others keep their order.
+        assert line[1:] == [node for node in in_line(group, zones) if node not in line[:1]]
+
+
+@given(ZONES)
+def test_lines_are_the_same_whatever_the_order_nodes_are_known_in(zones: dict[str, str]) -> None:
+    assert lines(16, zones) == lines(16, dict(reversed(zones.items())))

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from headwater.cluster.nodes import Node
-from headwater.cluster.rendezvous import in_line
+from headwater.cluster.rendezvous import lines
 from headwater.cluster.view import Claim, State, View
 from headwater.errors import MemberUnavailable, NoOwner
 
@@ -139,8 +139,8 @@ def test_a_node_that_starts_again_and_again_does_not_keep_the_others_from_claimi
 
 def test_the_line_is_that_of_the_nodes_that_are_alive_and_do_not_drain() -> None:
     view = seeing(4)
-    for group in range(GROUPS):
-        assert view.in_line(group) == [int(name[2:]) for name in in_line(group, {f"id{n}": "" for n in range(4)})]
+    expected = lines(GROUPS, {f"id{n}": "" for n in range(4)})
+    assert [view.in_line(group) for group in range(GROUPS)] == [[int(name[2:]) for name in line] for line in expected]
     view.heard(state(node(3), 2, draining=True), answered=True)
     assert all(sorted(view.in_line(group)) == [0, 1, 2] for group in range(GROUPS))
     rounds(view, MISSED_MAX + 1, state(node(2)), state(node(3), 2, draining=True))
@@ -160,6 +160,17 @@ def test_the_standby_of_another_zone_is_next() -> None:
     for group in range(GROUPS):
         first, second, _ = view.in_line(group)
         assert view.zone(first) != view.zone(second)
+
+
+def test_a_node_that_a_group_was_moved_to_is_first_in_its_line_until_it_does_not_want_it() -> None:
+    view = seeing(3)
+    group = next(group for group in range(GROUPS) if view.in_line(group)[0] != 0)
+    before = view.in_line(group)
+    view.prefer(group, True)
+    assert view.in_line(group) == [0, *(member for member in before if member != 0)]
+    assert view.is_preferred(0, group)
+    view.prefer(group, False)
+    assert view.in_line(group) == before
 
 
 def test_who_is_ready_takes_over_before_who_is_only_first_in_line() -> None:

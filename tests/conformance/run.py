@@ -1,6 +1,7 @@
-"""Runs the official Durable Streams suite against a node of its own, or against any server with --url.
+"""Runs the official Durable Streams suite against a node of its own, against a cluster of its own with --cluster, or
+against any server with --url.
 
-Owns the node it starts, the choice of groups to leave out, and the closing line `N passed, M failed`. It
+Owns the nodes it starts, the choice of groups to leave out, and the closing line `N passed, M failed`. It
 never retries a test and never counts a skipped one.
 """
 
@@ -19,6 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 HERE = Path(__file__).resolve().parent
 VITEST = HERE / "node_modules" / "vitest" / "vitest.mjs"
@@ -29,6 +31,12 @@ LONG_POLL_TIMEOUT_MS = 500
 READY_WITHIN_S = 30
 STOPPED_WITHIN_S = 15
 SUITE_WITHIN_S = 900
+SETTINGS = {
+    "HEADWATER_LONG_POLL_TIMEOUT_MS": str(LONG_POLL_TIMEOUT_MS),
+    # The suite's webhook receivers listen on this machine.
+    "HEADWATER_WEBHOOK_ALLOW_LOCAL": "true",
+}
+SPREADING_LINE = re.compile(r"spreading on (http://\S+)")
 READY_LINE = re.compile(r"^headwater ready on (http://\S+)(?: with \d+ workers)?$", re.MULTILINE)
 
 
@@ -61,6 +69,8 @@ def main(argv: list[str]) -> int:
     try:
         if options.url:
             verdict = run_suite(options.url.rstrip("/"), skipped)
+        elif options.cluster:
+            verdict = run_on_cluster(options.cluster, skipped)
         else:
             with a_node(["--workers", options.workers, "--groups", options.groups]) as node:
                 verdict = run_suite(node.url, skipped)
@@ -91,8 +101,45 @@ def parse(argv: list[str]) -> argparse.Namespace:
         help="leave out nothing, which is the default",
     )
     parser.add_argument("--workers", default="1", help="how many workers the node has (default: 1)")
+    parser.add_argument(
+        "--cluster",
+        choices=("jetstream", "objects"),
+        help="three nodes with that log, and each request to another one of them in turn",
+    )
     parser.add_argument("--groups", default="auto", help="how many groups its directory is made with")
     return parser.parse_args(argv)
+
+
+def run_on_cluster(log: Literal["jetstream", "objects"], skipped: tuple[str, ...]) -> Verdict:
+    """Three nodes, their log's servers and an S3 server; requests are spread over the nodes."""
+    # Imported here: a single node needs none of it.
+    from headwater.cluster_dev.child import CannotRun as CannotStart
+    from headwater.cluster_dev.local_cluster import LocalCluster
+
+    with tempfile.TemporaryDirectory(prefix="headwater-conformance-") as name:
+        try:
+            with LocalCluster(Path(name), log=log, environment=SETTINGS) as cluster:
+                with spread_over([node.url for node in cluster.nodes]) as url:
+                    verdict = run_suite(url, skipped)
+                ended = [node for node in cluster.nodes if not node.running]
+                tails = tuple(Failure(f"{node.name} {node.state}", node.tail()) for node in ended)
+                cluster.stop()
+        except CannotStart as reason:
+            raise CannotRun(str(reason)) from None
+    return Verdict(verdict.passed_count, (*verdict.failures, *tails))
+
+
+@contextmanager
+def spread_over(urls: list[str]) -> Iterator[str]:
+    """The URL of a proxy that sends each request to another one of `urls`."""
+    with subprocess.Popen(["node", str(HERE / "spread.mjs"), *urls], stdout=subprocess.PIPE, text=True) as proxy:
+        try:
+            found = SPREADING_LINE.match(proxy.stdout.readline() if proxy.stdout else "")
+            if found is None:
+                raise CannotRun("the proxy in front of the nodes did not start")
+            yield found[1]
+        finally:
+            proxy.kill()
 
 
 @contextmanager
@@ -102,18 +149,13 @@ def a_node(flags: list[str]) -> Iterator[Node]:
         folder = Path(name)
         output = folder / "output"
         command = [sys.executable, "-m", "headwater", "serve", "--listen", "127.0.0.1:0", "--s3p", "off"]
-        environment = os.environ | {
-            "HEADWATER_LONG_POLL_TIMEOUT_MS": str(LONG_POLL_TIMEOUT_MS),
-            # The suite's webhook receivers listen on this machine.
-            "HEADWATER_WEBHOOK_ALLOW_LOCAL": "true",
-        }
         with output.open("wb") as sink:
             process = subprocess.Popen(
                 [*command, *flags, "--data", str(folder / "data")],
                 stdin=subprocess.DEVNULL,
                 stdout=sink,
                 stderr=subprocess.STDOUT,
-                env=environment,
+                env=os.environ | SETTINGS,
                 cwd=folder,
             )
         try:

@@ -267,6 +267,28 @@ def test_files_that_one_owner_is_about_to_remove_are_never_swapped_in_by_the_nex
     in_a_world(tmp_path, body)
 
 
+def test_files_that_were_swapped_out_stay_until_a_catalog_that_is_kept_elsewhere_has_the_swap(tmp_path: Path) -> None:
+    async def body(world: World) -> None:
+        await fill(world)
+        gc = world.owner.owned.lake_gc
+        assert gc is not None
+        kept = world.owner.group.catalog.position
+        gc.covered = lambda: kept
+        job = await world.owner.plan()
+        kept = world.owner.group.catalog.position  # a snapshot of the catalog that counts on the old files
+        await world.swap(job)
+        for _ in range(3):
+            await gc.sweep()
+        assert all(world.store.head(name) is not None for name in job.remove)
+        assert set(world.owner.lake.files()) == set(job.add)
+        kept = world.owner.group.catalog.position
+        await gc.sweep()
+        assert all(world.store.head(name) is None for name in job.remove)
+        await world.check()
+
+    in_a_world(tmp_path, body)
+
+
 async def refused(act: Awaitable[Any]) -> None:
     """Whether it is told or only does nothing: the owner does not have the group any more."""
     try:

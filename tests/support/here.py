@@ -13,6 +13,7 @@ from typing import Any
 from headwater import config
 from headwater.cluster.members import Members
 from headwater.data_directory import DataDirectory
+from headwater.local_groups import LocalGroups
 from headwater.node import Node
 from tests.support.http import Connection, Headers, Response
 
@@ -29,7 +30,7 @@ class Here:
         if not settings.memory:
             directory.path.mkdir(parents=True, exist_ok=True)
             groups_count = directory.prepare(settings.groups_wanted, 1)
-        self.node = Node(settings, Members(0, 1, groups_count, Path()))
+        self.node = Node(settings, LocalGroups(settings, directory, Members(0, 1, groups_count, Path())))
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()

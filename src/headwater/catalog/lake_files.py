@@ -170,6 +170,11 @@ class LakeFiles:
         went = {name for (name,) in self._db.execute("select name from files where went = ?", (number,))}
         return went, {name for (name,) in self._db.execute("select name from files where came = ?", (number,))}
 
+    def swaps_count(self) -> int:
+        """The number of the newest swap."""
+        found = self._db.execute("select value from meta where name = 'swaps'").fetchone()
+        return 0 if found is None else int(found[0])
+
     def table_behind(self) -> bool:
         """True when the lake's table may not show the last swap."""
         return self._db.execute("select 1 from meta where name = 'table_behind'").fetchone() is not None

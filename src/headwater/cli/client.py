@@ -14,6 +14,7 @@ from urllib.parse import quote, urlencode
 
 from headwater.client.connection import (
     MESSAGE_CHARS_MAX,
+    TIMEOUT_S,
     Answer,
     CannotBeSent,
     Connection,
@@ -89,14 +90,14 @@ def stream_path(name: str) -> str:
 class Client:
     """One server, one kept-alive connection; not for use by two threads at once."""
 
-    def __init__(self, base_url: str) -> None:
+    def __init__(self, base_url: str, timeout_s: float = TIMEOUT_S) -> None:
         server = address(base_url)
         if server is None:
             advice = "write the server's address as http://HOST:PORT"
             raise BadUsage(f"{printable(base_url)!r} is not the address of a server", advice)
         self.base_url = base_url.rstrip("/")
         self._server = server
-        self._connection = Connection(server)
+        self._connection = Connection(server, timeout_s)
 
     def close(self) -> None:
         self._connection.close()

@@ -10,9 +10,10 @@ from typing import Annotated, Any
 import typer
 
 from headwater import __version__, config
-from headwater.cli import lake, pipeline, s3p, stream
+from headwater.cli import cluster, ctl, lake, pipeline, s3p, stream
 from headwater.cli.doctor import doctor
 from headwater.cli.serve import EPILOG, serve, settings_or_exit, with_settings
+from headwater.setting_rules import CLUSTER_RULES, MEMORY_RULE, RELATIONS
 
 app = typer.Typer(
     help="Headwater: durable streams over plain HTTP.",
@@ -25,8 +26,10 @@ config_app = typer.Typer(help="See the settings in force, or what all of them me
 app.command(epilog=EPILOG)(with_settings(serve))
 app.add_typer(stream.app, name="stream")
 app.command("s3p")(s3p.shell)
+app.add_typer(ctl.app, name="ctl")
 app.add_typer(lake.app, name="lake")
 app.add_typer(pipeline.app, name="pipeline")
+app.add_typer(cluster.app, name="cluster")
 app.command()(doctor)
 app.add_typer(config_app, name="config")
 
@@ -90,7 +93,8 @@ def guide() -> str:
             names = f"`{row.name}` | `{row.flag}` | `{row.variable}`"
             out.append(f"| {names} | {default} | {row.allowed} | {row.help} |\n")
     out.append("\n## How settings relate\n\n")
-    out += [f"- {rule}.\n" for rule in (config.MEMORY_RULE, *(relation.rule for relation in config.RELATIONS))]
+    out += [f"- {rule}.\n" for rule in (MEMORY_RULE, *(relation.rule for relation in RELATIONS))]
+    out += [f"- In a cluster: {rule}; {change}.\n" for _, rule, change in CLUSTER_RULES]
     return "".join(out)
 
 

@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 from xxhash import xxh3_64, xxh3_64_intdigest
 
-from headwater.lake.store import ObjectStore
+from headwater.lake.store import ObjectStore, StoreError
 from headwater.ports import CatalogCopy
 
 FOLDER = "catalogs"
@@ -42,6 +42,10 @@ class SnapshotDamaged(Exception):
     """What the store holds is not what was written."""
 
 
+class SnapshotTaken(StoreError):
+    """Another one of that name is there."""
+
+
 class Snapshot(NamedTuple):
     """In the order of what they cover."""
 
@@ -53,6 +57,10 @@ class Snapshot(NamedTuple):
     @property
     def folder(self) -> str:
         return f"{FOLDER}/{self.group}/{self.position:020d}-{self.log_floor:020d}-{self.epoch:010d}"
+
+    def told(self) -> dict[str, int]:
+        """For operators."""
+        return {"position": self.position, "log_floor": self.log_floor, "epoch": self.epoch}
 
 
 def purge_limit(found: dict[Snapshot, set[str]], members_needed: int) -> Snapshot | None:
@@ -90,8 +98,9 @@ class CatalogSnapshots:
                 seen.setdefault(one, set()).add(match[6])
         return {one: seen.get(one, set()) for one in whole}
 
-    def write(self, copy: Callable[[Path], CatalogCopy], epoch: int) -> Snapshot:
-        """Stores the catalog as it is now. Raises StoreError, sqlite3.Error, OSError."""
+    def write(self, copy: Callable[[Path], CatalogCopy], epoch: int, only_new: bool = False) -> Snapshot:
+        """Stores the catalog as it is now. Raises StoreError, sqlite3.Error, OSError; SnapshotTaken when there is one
+        of that name and `only_new`."""
         self._directory.mkdir(parents=True, exist_ok=True)
         path = self._directory / f"snapshot-{self._group}.part"
         path.unlink(missing_ok=True)
@@ -104,7 +113,11 @@ class CatalogSnapshots:
                 memoryview(content) as view,
             ):
                 head = _HEAD.pack(_MAGIC, FORMAT, _digest(view))
-                self._store.put(f"{snapshot.folder}/catalog", [head, view])
+                key = f"{snapshot.folder}/catalog"
+                if not only_new:
+                    self._store.put(key, [head, view])
+                elif not self._store.put_if_absent(key, [head, view]):
+                    raise SnapshotTaken(f"somebody else has just written {key}")
         finally:
             path.unlink(missing_ok=True)
         return snapshot

@@ -15,24 +15,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
 from headwater.catalog.catalog_copy import copy_catalog
 from headwater.catalog.sqlite import SqliteCatalog
-from headwater.cluster.catalog_snapshots import CatalogSnapshots
+from headwater.cluster.catalog_snapshots import CatalogSnapshots, Snapshot
+from headwater.cluster.restore import take_restored
 from headwater.cluster.snapshot_upkeep import SnapshotUpkeep
+from headwater.engine.checkpoint import checkpoint
 from headwater.engine.engine import Engine
 from headwater.engine.follower import Follower
 from headwater.engine.owned_group import OwnedGroup
-from headwater.engine.recovery import INCARNATION_BYTES, LogContradiction
+from headwater.engine.recovery import INCARNATION_BYTES, LogContradiction, log_of
+from headwater.errors import GroupMoved
 from headwater.log.medium import Gone, Unavailable, Unsure
 from headwater.log.quorum import Behind, LogFailed, QuorumLog
 from headwater.log.quorum_entries import Claim
-from headwater.ports import Clock, Rng
+from headwater.ports import CatalogCopy, Clock, Rng
 
 AWAY, STANDBY, OWNER, SUSPENDED = "away", "standby", "owner", "suspended"
 STANDBYS = 1
@@ -55,6 +57,10 @@ class View(Protocol):
 
     def successor(self, group: int) -> str | None:
         """Who of them claims the group when it has no owner: the first in line that is ready."""
+        ...
+
+    def is_urgent(self, group: int) -> bool:
+        """Another node that is first in line is handed the group at once, not when it has been so for a while."""
         ...
 
     def set_ready(self, group: int, ready: bool) -> None:
@@ -121,6 +127,7 @@ class GroupOwnership:
         self._leaving = False
         """No claim is made any more: the node drains or stops."""
         self._log: QuorumLog | None = None
+        self._upkeep: SnapshotUpkeep | None = None
         self._take_epoch = -1
         """The owner of this epoch has handed the group over to this node."""
         self._entry_s = 0.0
@@ -145,7 +152,7 @@ class GroupOwnership:
 
     async def run(self) -> None:
         while True:
-            self.state, self._log = AWAY, None
+            self.state, self._log, self._upkeep = AWAY, None, None
             if not self._is_wanted():
                 if self._leaving:
                     return
@@ -179,8 +186,10 @@ class GroupOwnership:
         upkeep = SnapshotUpkeep(
             self._wiring.snapshots(self.number), log, follower.owned.group.catalog, self._wiring.snapshot_bytes
         )
+        if follower.owned.lake_gc is not None:
+            follower.owned.lake_gc.covered = lambda: -1 if upkeep.newest is None else upkeep.newest.position
         try:
-            self._log = log
+            self._log, self._upkeep = log, upkeep
             self.state = STANDBY
             self._view.set_ready(self.number, True)
             self._seen()
@@ -213,6 +222,17 @@ class GroupOwnership:
             except BaseException:
                 await log.closed()
                 raise
+            if not (log.identity or log_of(catalog) or from_snapshot):
+                # Neither says that anything ever happened: a snapshot says when the log is lost, and not new.
+                from_snapshot = True
+                catalog.close()
+                await log.closed()
+                continue
+            if log.identity and log_of(catalog) not in ("", log.identity):
+                # This catalog is of a log that was lost, and a snapshot says how the group goes on: see decision 0018.
+                catalog.close()
+                await asyncio.to_thread(take_restored, snapshots, path, log.identity)
+                catalog = SqliteCatalog(path)
             if log.head <= catalog.log_floor:
                 return await self._begin(log, catalog), log
             # The log was purged beyond what this catalog has: a snapshot has more, or will have.
@@ -312,8 +332,36 @@ class GroupOwnership:
                 renewed_s, number, self._suspect = self._clock.monotonic_s(), log.cursor.number, False
             if now_s - snapshot_s >= self._timing.snapshot_interval_s and self.state == OWNER:
                 snapshot_s = now_s
-                copy = partial(copy_catalog, self._wiring.catalog_path(self.number))
-                upkeep.write(copy, self.epoch, min(2, len(self._view.alive())))
+                upkeep.write(self._copy, self.epoch, self._loaders_needed())
+
+    def _copy(self, to: Path) -> CatalogCopy:
+        return copy_catalog(self._wiring.catalog_path(self.number), to)
+
+    def _loaders_needed(self) -> int:
+        """How many nodes have to be able to load a catalog snapshot before the log is purged by it."""
+        return min(2, len(self._view.alive()))
+
+    async def snapshot(self) -> Snapshot:
+        """Writes a catalog snapshot now. Raises GroupMoved, StoreError, sqlite3.Error, OSError, SnapshotDamaged."""
+        owned = self._engine.serving(self.number)
+        if self._upkeep is None:
+            raise GroupMoved(self.number)
+        await checkpoint(owned.group)
+        return await self._upkeep.now(self._copy, self.epoch, self._loaders_needed())
+
+    def told(self) -> dict[str, Any]:
+        """For operators."""
+        log, upkeep = self._log, self._upkeep
+        newest = None if upkeep is None else upkeep.newest
+        return {
+            "group": self.number,
+            "state": self.state,
+            "epoch": self.epoch if self.state == OWNER else 0,
+            "position": None if log is None else log.synced,
+            "log_head": None if log is None else log.head,
+            "snapshot": None if newest is None else newest.told(),
+            "snapshot_failure": None if upkeep is None else upkeep.failure,
+        }
 
     def _enter(self, owned: OwnedGroup) -> None:
         self._engine.enter(owned)
@@ -349,6 +397,8 @@ class GroupOwnership:
         if not line or line[0] == self._view.me:
             self._outranked_s = None
             return False
+        if self._view.is_urgent(self.number):
+            return True
         if self._outranked_s is None:
             self._outranked_s = now_s
         return now_s - self._outranked_s >= self._timing.rebalance_after_s
@@ -431,4 +481,10 @@ class Ownership:
         """Hands every group over to whoever is next in line, and takes none. Returns when this node has none."""
         for group in self.groups:
             group.leave()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def stop(self) -> None:
+        """Ends everything now: what was not handed over is let go of."""
+        for task in self._tasks:
+            task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -34,6 +34,11 @@ class OwnershipView:
         member = self._view.successor(group) if self._view.settled else None
         return None if member is None else self._id(member)
 
+    def is_urgent(self, group: int) -> bool:
+        """The first in line should have the group now: this node drains, or an operator moved the group there."""
+        line = self._view.in_line(group)
+        return self._view.state.draining or bool(line and self._view.is_preferred(line[0], group))
+
     def claimed(self, group: int) -> tuple[str, int] | None:
         """Who of the other members that are alive says that it owns the group, and the epoch: the highest one."""
         claim = self._view.claim_of(group)

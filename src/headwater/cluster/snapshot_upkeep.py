@@ -24,13 +24,26 @@ class SnapshotUpkeep:
         self._log = log
         self._catalog = catalog
         self._step_bytes = step_bytes
-        self._task: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[Any] | None = None
         self._seen: Snapshot | None = None
+        self.newest: Snapshot | None = None
+        """As far as this node has seen."""
         self.failure: str | None = None
 
     def write(self, copy: Callable[[Path], CatalogCopy], epoch: int, members_needed: int) -> None:
         """A step of the owner's: a snapshot, when the log has grown enough, and a purge as far as one covers it."""
         self._begin(self._write(copy, epoch, members_needed))
+
+    async def now(self, copy: Callable[[Path], CatalogCopy], epoch: int, members_needed: int) -> Snapshot:
+        """The same at once, however little the log has grown. Raises StoreError, sqlite3.Error, OSError,
+        SnapshotDamaged."""
+        while self._task is not None and not self._task.done():
+            await asyncio.wait([self._task])
+        made: asyncio.Task[Snapshot] = asyncio.get_running_loop().create_task(self._write_new(copy, epoch))
+        self._task = made
+        await made
+        await self._purge(epoch, members_needed)
+        return made.result()
 
     def confirm(self) -> None:
         """A step of a standby's: says of the newest snapshot that it could load it."""
@@ -54,13 +67,21 @@ class SnapshotUpkeep:
             self.failure = f"catalog snapshots: {error}"
 
     async def _write(self, copy: Callable[[Path], CatalogCopy], epoch: int, members_needed: int) -> None:
+        self.newest = max(await asyncio.to_thread(self._snapshots.found), default=None)
+        # The first one at once: from then on a log that is lost is not taken for one that is new.
+        if self.newest is None or self._catalog.position - self.newest.position >= self._step_bytes:
+            await self._write_new(copy, epoch)
+        await self._purge(epoch, members_needed)
+
+    async def _write_new(self, copy: Callable[[Path], CatalogCopy], epoch: int) -> Snapshot:
+        made = await asyncio.to_thread(self._snapshots.write, copy, epoch)
+        # Read back: what cannot be loaded here covers nothing.
+        await asyncio.to_thread(self._snapshots.confirm, made)
+        self.newest = made
+        return made
+
+    async def _purge(self, epoch: int, members_needed: int) -> None:
         found = await asyncio.to_thread(self._snapshots.found)
-        newest = max(found, default=None)
-        if self._catalog.position - (0 if newest is None else newest.position) >= self._step_bytes:
-            newest = await asyncio.to_thread(self._snapshots.write, copy, epoch)
-            # Read back: what cannot be loaded here covers nothing.
-            await asyncio.to_thread(self._snapshots.confirm, newest)
-            found = await asyncio.to_thread(self._snapshots.found)
         limit = purge_limit(found, members_needed)
         if limit is not None and self._log.failure is None:
             self._log.kept_after = limit.log_floor

@@ -41,6 +41,8 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     """It wants to own nothing."""
     leaving: bool
     """It stops now."""
+    preferred: list[int] = []
+    """The groups that an operator moved to it: it comes before others in their lines, until it stops."""
 
 
 class _Other:
@@ -69,8 +71,8 @@ class View:
         self._alive: list[int] = [self.me]
         self._owners: dict[int, Claim] = {}
         self._epochs: dict[int, int] = {}
-        self._lines: dict[int, list[int]] = {}
-        self._standing: list[tuple[int, tuple[int, ...], bool]] = []
+        self._lines: list[list[int]] = []
+        self._standing: list[tuple[int, tuple[int, ...], tuple[int, ...], bool]] = []
         self._listed = False
         self.settled = False
         """Every node that was registered when this one came has answered, or had the time to: what nobody claims has no
@@ -131,12 +133,18 @@ class View:
 
     def in_line(self, group: int) -> list[int]:
         """Who is alive and does not drain, in the order in which they should own the group."""
-        line = self._lines.get(group)
-        if line is None:
+        if not self._lines:
             by_id = {node.id: member for member in self._alive if (node := self._willing(member)) is not None}
             zones = {node_id: self.zone(member) for node_id, member in by_id.items()}
-            line = self._lines[group] = [by_id[node_id] for node_id in rendezvous.in_line(group, zones)]
-        return line
+            for number, ids in enumerate(rendezvous.lines(self.groups_count, zones)):
+                line = [by_id[node_id] for node_id in ids]
+                preferred = [member for member in line if self.is_preferred(member, number)]
+                self._lines.append([*preferred, *(member for member in line if member not in preferred)])
+        return self._lines[group]
+
+    def is_preferred(self, member: int, group: int) -> bool:
+        state = self.state_of(member)
+        return state is not None and group in state.preferred
 
     def successor(self, group: int) -> int | None:
         """Who claims the group when it has no owner: the first in line of those that are ready for it, otherwise the
@@ -180,6 +188,11 @@ class View:
 
     def drain(self, draining: bool) -> None:
         self._tell(draining=draining)
+
+    def prefer(self, group: int, preferred: bool) -> None:
+        """An operator wants this node to own the group, or does not care any more."""
+        others = [one for one in self._mine.preferred if one != group]
+        self._tell(preferred=sorted([*others, group]) if preferred else others)
 
     def leave(self) -> None:
         self._tell(leaving=True)
@@ -252,7 +265,9 @@ class View:
             for group, epoch in state.claims.items()
             if epoch == self._epochs[group]
         }
-        self._standing = [(member, tuple(state.ready), state.draining) for member, state in states.items()]
+        self._standing = [
+            (member, tuple(state.ready), tuple(state.preferred), state.draining) for member, state in states.items()
+        ]
         settled = self.settled
         if self._listed and all(one.answered or one.missed_count > self._missed_max for one in self._others.values()):
             self.settled = True

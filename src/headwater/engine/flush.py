@@ -220,7 +220,7 @@ class Flusher:
 
 def writer_of(group: Group) -> Writer:
     """The group's owner, as the lake knows it."""
-    return Writer(group.number, group.epoch, group.lineage.log) if group.epoch else Writer(group.number)
+    return Writer(group.number, group.epoch, group.identity)
 
 
 def _floor(stream: LoadedStream) -> int:

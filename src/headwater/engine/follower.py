@@ -17,7 +17,7 @@ from itertools import islice
 
 from headwater.engine.checkpoint import checkpoint
 from headwater.engine.owned_group import OwnedGroup
-from headwater.engine.recovery import Fold, LogContradiction
+from headwater.engine.recovery import Fold, LogContradiction, log_of
 from headwater.model.events import Event
 from headwater.ports import SharedLog
 
@@ -36,6 +36,7 @@ class Follower:
         self._streams_loaded_max = streams_loaded_max
         self._fold = Fold(owned.group)
         self._kept = owned.group.lineage
+        self._of_log = log_of(owned.group.catalog)
         self._unanswered = unanswered
         self._whole = False
         """The group is true for the log's position. Otherwise nothing of it may be kept."""
@@ -95,7 +96,7 @@ class Follower:
         self._begin_incarnations()
         self._fold.finish()
         self._keep_incarnations()
-        self._group.epoch = epoch
+        self._group.epoch, self._group.identity = epoch, self._log.identity
         self._owns = True
         self.owned.open()
         return self.owned
@@ -109,11 +110,12 @@ class Follower:
         await self.owned.stop()
 
     def _check_identity(self) -> None:
-        lineage, identity = self._group.lineage, self._log.identity
-        if lineage.incarnations and identity and lineage.log != identity:
+        known, identity = self._of_log, self._log.identity
+        if known and known != identity:
+            found = f"this is log {identity}: the log was deleted and made again" if identity else "this log is empty"
             raise LogContradiction(
-                f"the catalog is of log {lineage.log}, and this is log {identity}: the log was deleted and made "
-                "again. Restore it, or remove the catalog to go on with what this log holds"
+                f"the catalog is of log {known}, and {found}. Bring that log back, or stop the nodes and see: "
+                "headwater ctl restore"
             )
 
     def _begin_incarnations(self) -> None:

@@ -67,6 +67,8 @@ class Group:
         """See `engine.leaving`."""
         self.epoch = 0
         """Of this ownership, in a cluster."""
+        self.identity = ""
+        """Of the log, in a cluster: epochs of another one say nothing."""
         self.appends_count = 0
         self.settled_count = 0
         """Files that records settled into since the start."""

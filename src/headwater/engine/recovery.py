@@ -29,8 +29,9 @@ from headwater.model.events import (
     Swapped,
     Trimmed,
 )
+from headwater.model.lineage import DOMAIN, IDENTITY
 from headwater.model.stream_state import evolve, initial_id
-from headwater.ports import FilesSwapped, Rng
+from headwater.ports import Catalog, FilesSwapped, Rng
 
 INCARNATION_BYTES = 8
 _FORGOTTEN_MAX = 10_000
@@ -38,6 +39,15 @@ _FORGOTTEN_MAX = 10_000
 
 class LogContradiction(Exception):
     """Catalog and log cannot both be true. The node does not start on a guess."""
+
+
+def log_of(catalog: Catalog) -> str:
+    """The identity of the quorum log that a catalog is of; empty when it is of none yet."""
+    kept = catalog.thing(DOMAIN, IDENTITY)
+    if kept is not None:
+        return kept.decode()
+    incarnations = catalog.incarnations()
+    return incarnations[0][0] if incarnations else ""
 
 
 def recover(group: Group) -> int:

@@ -8,7 +8,7 @@ starts again, has them in the same files at the same position.
 
 Old objects stay until gc's grace period is over: reads that were planned before still find them. A crash before the
 log has the swap leaves new objects that nothing refers to; one behind it leaves a catalog or a table that is behind,
-and whoever serves the group next makes them follow (see `Flusher.follow`). docs/decisions/0018 says why.
+and whoever serves the group next makes them follow (see `Flusher.follow`). docs/decisions/0020 says why.
 
 New files are named with the epoch of the owner that they were planned with (see `lake.names`). Another owner refuses
 them: one that was fenced and does not know it may take them for garbage, and remove them.

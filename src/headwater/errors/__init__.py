@@ -72,6 +72,8 @@ TABLE: dict[type[Failure], Row] = {
     BadAck: Row(409, "INVALID_OFFSET", "ERR_CONFLICT", False, True),
     NoSuchGroup: Row(404, "no_such_group", "ERR_BAD_FORMAT", False, True),
     NoSuchNode: Row(404, "no_such_node", "ERR_BAD_FORMAT", False, True),
+    NodeIsAlive: Row(409, "node_is_alive", "ERR_BAD_FORMAT", False, True),
+    NotACluster: Row(404, "not_a_cluster", "ERR_BAD_FORMAT", False, True),
     AnotherLog: Row(409, "another_log", "ERR_CONFLICT", False, True),
     LogSetBack: Row(409, "log_set_back", "ERR_CONFLICT", False, True),
     OwnerChanged: Row(409, "owner_changed", "ERR_CONFLICT", False, True),

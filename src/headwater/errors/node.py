@@ -17,6 +17,8 @@ __all__ = [
     "NoOwner",
     "NoSuchGroup",
     "NoSuchNode",
+    "NodeIsAlive",
+    "NotACluster",
     "NotServedHere",
     "OutcomeUnknown",
     "Overloaded",
@@ -115,13 +117,31 @@ class NoSuchGroup(Failure):
 
 
 class NoSuchNode(Failure):
-    """A group was to go to a node that is not there."""
+    """A call about a node that is not there."""
 
-    def __init__(self, owner: str) -> None:
-        self.owner = owner
+    def __init__(self, node: str, there_is: str) -> None:
+        self.node = node
+        self.there_is = there_is
 
     def message(self) -> str:
-        return f"there is no other node: {self.owner} serves every group alone, and keeps this one"
+        return f"there is no node {self.node}; there is: {self.there_is}"
+
+
+class NodeIsAlive(Failure):
+    """A node was to be forgotten that answers."""
+
+    def __init__(self, member: int) -> None:
+        self.member = member
+
+    def message(self) -> str:
+        return f"node {self.member} is alive: stop it, and it gives its number back by itself"
+
+
+class NotACluster(Failure):
+    """A call about a cluster, at a node by itself."""
+
+    def message(self) -> str:
+        return "this node is by itself: it was not started with --cluster"
 
 
 class Overloaded(Failure):

@@ -11,7 +11,8 @@ before it is asked what is known of them, so whatever was finished in between is
 period is not touched at all. Cost: a listing of the store and the table, an index lookup per file and per snapshot.
 
 In a cluster an owner that was fenced and does not know it may still run this. What a later epoch wrote is not touched
-either, and what is unused in an earlier one is never used again: it can remove garbage, never data.
+either, and what is unused in an earlier one is never used again: it can remove garbage, never data. Files that were
+swapped out stay until a catalog snapshot has the swap: a group whose log is lost goes on from one.
 """
 
 from __future__ import annotations
@@ -102,10 +103,12 @@ def plan(listing: Listing, writer: Writer, lake_files: GcFiles, pending: Pending
     leaving = (unused & ours) | stray
     noted = {name: dead_ms for name in unused if (dead_ms := known.get(name)) is not None}
     erasure = lake_files.erasure()
+    dead = [name for name, dead_ms in noted.items() if dead_ms <= before_ms and name not in leaving]
+    swapped = {name: one.went for name, one in lake_files.standing(dead).items() if one.went is not None}
     return Plan(
         sorted(leaving),
         sorted(leaving | (unused - noted.keys())),
-        sorted(name for name, dead_ms in noted.items() if dead_ms <= before_ms and name not in leaving),
+        sorted(name for name in dead if swapped.get(name, 0) <= pending.swaps_covered),
         [
             stored
             for stored in listing.data

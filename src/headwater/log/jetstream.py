@@ -120,6 +120,18 @@ class JetStream:
         """Looks at the servers again. Raises Refused."""
         self._servers = await check_servers(self._settings.monitors or monitors_of(self._settings.urls))
 
+    async def is_empty(self, group: int) -> bool:
+        """The group's stream is not there, or nothing was ever written to it. Makes nothing. Raises Unavailable."""
+        try:
+            info = await ask(self._connection, f"STREAM.INFO.{self._settings.name}-{group}", {})
+        except ApiError as error:
+            if error.code == STREAM_NOT_FOUND:
+                return True
+            raise Unavailable(f"the NATS stream {self._settings.name}-{group} cannot be seen: {error}") from error
+        except (NotDelivered, NoAnswer) as error:
+            raise Unavailable(f"NATS JetStream does not answer: {error}") from error
+        return not info["state"]["last_seq"]
+
     async def entries(self, group: int) -> JetStreamEntries:
         """The entries of a group, whose stream is made when there is none. Raises Unavailable, Refused."""
         settings = self._settings
@@ -215,6 +227,14 @@ class JetStreamEntries:
             self._sent.clear()
             self._claimed = number
             self._next = self._stored = place
+        await self._store(number, data, WINDOW)
+
+    async def begin(self, number: int, data: bytes) -> None:
+        """Like `claim`, as the first entry of a stream that holds nothing, with whatever number. Raises Taken when it
+        holds something."""
+        if self._claimed != number:
+            self._claimed = number
+            self._next = self._stored = Place(number, 1, 0)
         await self._store(number, data, WINDOW)
 
     def _at_end(self, number: int) -> bool:

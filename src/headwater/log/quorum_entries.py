@@ -101,6 +101,17 @@ def encode_entry(kind: int, at: Cursor, token: bytes, parts: list[bytes]) -> byt
     return b"".join((head, _CHECKSUM.pack(xxh3_64_intdigest(covered)), *parts))
 
 
+CONTINUES_AT = 2
+"""The number of the first entry of a log that goes on where another one ended, which is lost. Entry 1 is at position 0:
+a log that begins with another number is read like one whose beginning was purged."""
+
+
+def continuing_entry(position: int, incarnation: int, token: bytes, claim: Claim) -> bytes:
+    """The first entry of such a log: a claim that says from which position on, in its own epoch."""
+    at = Cursor(CONTINUES_AT, position, claim.epoch, False, incarnation)
+    return encode_entry(KIND_CLAIM, at, token, [encode_claim(claim)])
+
+
 class Reader:
     """Reads entries in order. `cursor` and `claim` stand after the last entry that was taken."""
 

@@ -22,6 +22,10 @@ from headwater.errors import AnotherLog, LogSetBack
 INCARNATIONS_MAX = 4_096
 """Kept. The oldest go first, but never the first of all, by which a log is known."""
 
+DOMAIN, IDENTITY = "log", "identity"
+"""The thing in a catalog that names the quorum log it is of, when that is not the log it began with: see decision 0018.
+Without it, the catalog is of the log whose identity is its first incarnation."""
+
 
 class Incarnation(NamedTuple):
     id: str

@@ -41,7 +41,7 @@ class Writer(msgspec.Struct, frozen=True):
     epoch: int = 0
     """Of the group's owner, which objects are named with; 0: there is only one."""
     log: str = ""
-    """By what the group's log is known: epochs of another log say nothing."""
+    """Identity of the group's log: epochs of another one say nothing."""
 
 
 class Pending(msgspec.Struct, frozen=True):
@@ -49,6 +49,8 @@ class Pending(msgspec.Struct, frozen=True):
 
     files: set[str]
     blobs: set[str]
+    swaps_covered: int = 1 << 62
+    """Number of the newest swap whose old files may go when their time has come."""
 
 
 class LakeGcResult(msgspec.Struct, frozen=True):
@@ -70,6 +72,15 @@ class Erasure(msgspec.Struct, frozen=True):
     """When it was asked for. It is done a grace period later: until then others may still read older versions."""
 
 
+class Standing(msgspec.Struct, frozen=True):
+    """What the catalog says of a file of the lake."""
+
+    dead_ms: int | None
+    came: int | None
+    went: int | None
+    """Numbers of the swaps that brought it and took it."""
+
+
 class GcFiles(Protocol):
     """What the catalog says of the lake's files. Calls block: they belong in worker threads, one at a time."""
 
@@ -79,6 +90,14 @@ class GcFiles(Protocol):
 
     def unused(self) -> set[str]:
         """Files that no extent refers to."""
+        ...
+
+    def standing(self, names: Iterable[str]) -> dict[str, Standing]:
+        """What is known of those of the files that are known at all."""
+        ...
+
+    def swaps_count(self) -> int:
+        """The number of the newest swap."""
         ...
 
     def refers(self, sid: int, blob: str) -> bool:
@@ -104,15 +123,6 @@ class GcFiles(Protocol):
     def end_erasure(self, done: Erasure) -> None:
         """It has lost it."""
         ...
-
-
-class Standing(msgspec.Struct, frozen=True):
-    """What the catalog says of a file of the lake."""
-
-    dead_ms: int | None
-    came: int | None
-    went: int | None
-    """Numbers of the swaps that brought it and took it."""
 
 
 class SwapFiles(Protocol):

@@ -299,6 +299,9 @@ class NoPolicies:
     def aged(self, now_ms: int) -> list[str]:
         return []
 
+    def swaps_count(self) -> int:
+        return 0
+
 
 def sweeper_of(world: Safe, lake: Deleting, backups: Backups) -> LakeGc:
     lake_files: Any = NoPolicies()

@@ -1,7 +1,7 @@
 """What an operator asks of a node: its settings, a checkpoint now, a shorter log, and who owns a group.
 
-Owns `/__headwater/config` and `/__headwater/groups/{g}/snapshot`, `/purge` and `/owner`. Never changes a setting, and
-never moves a group: one node owns all of them.
+Owns `/__headwater/config` and `/__headwater/groups/{g}/snapshot`, `/purge` and, of a node by itself, `/owner`. Never
+changes a setting, and never moves a group.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from headwater.engine.owned_group import OwnedGroup
 from headwater.errors import LogUnavailable, MethodNotAllowed, NoSuchNode, NoSuchRoute, Overloaded
 
 REDACTED = "[redacted]"
-_CREDENTIALS = re.compile(r"(?<=://)[^/@]*(?=@)")
-"""User and password in a URL."""
+_CREDENTIALS = re.compile(r"((?<=://)|(?<=,))[^/@,]*(?=@)")
+"""User and password in a URL, or in each of several."""
 
 
 class Administration:
@@ -88,7 +88,7 @@ class Administration:
             if method != b"POST":
                 raise MethodNotAllowed("POST, OPTIONS")
             if node[1:] != address:
-                raise NoSuchNode(address)
+                raise NoSuchNode(node[1:], address)
         worker = self._questions.owner(owned.number)
         exchange.json(200, {"group": owned.number, "owner": address, "worker": worker, "nodes": [address]})
 
