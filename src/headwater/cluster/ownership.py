@@ -139,6 +139,8 @@ class GroupOwnership:
             self._wiring.snapshot_bytes,
             self._clock,
         )
+        if follower.owned.lake_gc is not None:
+            follower.owned.lake_gc.covered = lambda: -1 if upkeep.newest is None else upkeep.newest.position
         try:
             self._log, self._upkeep = log, upkeep
             self.state = STANDBY
