@@ -79,18 +79,20 @@ def test_a_node_is_ready_when_it_is_settled_every_group_has_an_owner_and_it_does
     assert status == 503 and checks["draining"] != "ok"
 
 
-def test_a_dead_neighbour_makes_a_node_unready_only_while_its_groups_have_no_owner(
+def test_groups_that_change_hands_make_a_node_unready_only_when_nobody_owns_any(
     view: View, cluster: NodeReadings
 ) -> None:
     health = Health(Neighbourhood(), cluster)
     view.claimed(0, 1)
     view.heard(State(node(1), 1, {1: 1, 2: 1}, [0], False, False), answered=True)
+    assert ready(health)[0] == 200
     for _ in range(10):
         view.round()
-    assert cluster.nodes_alive() == 1
+    assert cluster.nodes_alive() == 1 and cluster.groups_without_owner() == [1, 2]
+    assert ready(health)[0] == 200
+    view.gave_up(0)
     assert ready(health)[0] == 503
-    for number in (1, 2):
-        view.claimed(number, 2)
+    view.claimed(0, 2)
     assert ready(health)[0] == 200
     assert asyncio.run(health.healthz())[0] == 200
 

@@ -77,9 +77,14 @@ class Health:
 
 
 def _add_cluster(health: Health, cluster: ClusterReadings) -> None:
+    has_joined = False
+
     def groups() -> str | None:
+        nonlocal has_joined
         missing = cluster.groups_without_owner()
-        if not missing:
+        has_joined = has_joined or not missing
+        # A group that changes hands is no reason to keep clients from all nodes at once: the others are served.
+        if has_joined and len(missing) < cluster.groups_count:
             return None
         shown = ", ".join(map(str, missing[:GROUPS_TOLD_MAX])) + (", …" if len(missing) > GROUPS_TOLD_MAX else "")
         return f"without an owner, as this node sees it: {shown} ({len(missing)} of {cluster.groups_count})"
