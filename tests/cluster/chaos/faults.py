@@ -64,6 +64,7 @@ class Faults:
                 "pause_nats": lambda: self._pause_some("nats", 1),
                 "kill_most_nats": lambda: self._kill_some("nats", 2),
                 "pause_most_nats": lambda: self._pause_some("nats", 2),
+                "hang_and_kill_nats": self._hang_and_kill_nats,
                 "kill_all_nats": lambda: self._kill_some("nats", 3),
             }
         if world.cluster.s3 is not None:
@@ -233,6 +234,16 @@ class Faults:
         for name in names:
             self._world.part(name).pause()
         self._hold(0.5, 6.0)
+        return ", ".join(names)
+
+    def _hang_and_kill_nats(self) -> str:
+        """What nodes send meanwhile gets no answer, and is gone with the servers."""
+        names = self._names("nats")
+        for name in names:
+            self._world.part(name).pause()
+        self._hold(5.0, 7.0)
+        for name in names:
+            self._world.part(name).kill()
         return ", ".join(names)
 
     def _kill_log_leader(self) -> str:
