@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import LONGEST_FIRST
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "headwater"
 LINES_MAX = 500
@@ -460,3 +462,12 @@ def test_tests_have_a_folder_for_each_room_they_test() -> None:
     places = [path.relative_to(ROOT / "tests").parts for path in tree_files() if path.is_relative_to(ROOT / "tests")]
     folders = {parts[0] for parts in places if len(parts) > 1}
     assert folders - rooms_there - BESIDE_ROOMS == set()
+
+
+def test_the_tests_that_are_named_as_slow_exist() -> None:
+    page = (ROOT / "docs" / "development.md").read_text()
+    listed = re.findall(r"^\| `(tests/[\w/]+\.py)::(?:\w+::)?(\w+)` \|", page, re.MULTILINE)
+    assert len(listed) == 20
+    missing = [name for file, name in listed if f"def {name}(" not in (ROOT / file).read_text()]
+    assert missing == []
+    assert [file for file in LONGEST_FIRST if not (ROOT / file).exists()] == []

@@ -24,6 +24,7 @@ from headwater.catalog.sqlite import SqliteCatalog
 from headwater.cluster.calls import Calls
 from headwater.cluster.catalog_snapshots import CatalogSnapshots
 from headwater.cluster.description import Description, Disagreement, agreed
+from headwater.cluster.erased_log import SharedErasedLog
 from headwater.cluster.gate import Factory, Gate
 from headwater.cluster.logs import Logs, NatsLogs, ObjectLogs
 from headwater.cluster.membership import HTTP, S3P
@@ -39,13 +40,14 @@ from headwater.doors.http.server import HttpServer
 from headwater.doors.listener import BACKLOG
 from headwater.doors.s3p.server import S3pServer
 from headwater.engine.engine import Engine
-from headwater.engine.owned_group import OwnedGroup
+from headwater.engine.owned_group import OwnedGroup, SharedCopies
 from headwater.group_maker import GroupMaker
 from headwater.lake.store import ObjectStore, StoreError
 from headwater.log.medium import MediumError
 from headwater.log.quorum import QuorumLog
 from headwater.log.quorum_entries import FORMAT as LOG_FORMAT
 from headwater.ports import Rng, SystemClock
+from headwater.security.name_hash import NameHash
 from headwater.setting_values import AUTO, parse_listen, shown_address
 from headwater.start_refused import CannotStart
 from headwater.subscriptions.keys import Keys
@@ -55,11 +57,12 @@ GROUPS_DEFAULT = 16
 SECRET_BYTES_MIN = 16
 SNAPSHOT_BYTES = 64 << 20
 LEAVE_S_MAX = 30.0
+"""Beyond it a node that stops lets go of groups that nobody took: others claim them when their logs are silent."""
 WIND_DOWN_S = 1.0
 """For how long clients are served at least after a node was told to stop: most of them send something meanwhile."""
 MEET_S_MAX = 5.0
 MEET_LOOK_S = 0.05
-"""Beyond it a node that stops lets go of groups that nobody took: others claim them when their logs are silent."""
+"""How long clients are not let in while it is not known who owns what, and how often that is looked at."""
 ANY_ADDRESS = ("0.0.0.0", "::")
 TAKE_OVER = "take_over"
 
@@ -112,6 +115,8 @@ class ClusterGroups:
             self.description = await agreed(self.place, wanted, GROUPS_DEFAULT, self.logs.where, rng)
             self.groups_count = self.description.groups
             self._data.join(self.description.id, self.groups_count)
+            self._keys = await Keys.shared(self.place, self.secret, rng)
+            self._name_hash = await NameHash.shared(self.place, self.secret, rng)
             await self._register(rng)
         except MediumError as error:
             raise CannotStart(f"the cluster cannot be joined: {error.reason}") from None
@@ -148,8 +153,12 @@ class ClusterGroups:
         log.info("joined", node=node.number, id=node.id, address=address, groups=self.groups_count)
 
     def keys(self, rng: Rng) -> Keys:
-        """What the node signs webhooks with. Raises BadKeys."""
-        return Keys.kept(self._data.path, rng)
+        """What every node of the cluster signs webhooks with."""
+        return self._keys
+
+    def name_hash(self, rng: Rng) -> NameHash:
+        """What names in receipts of erasures are hashed with, by every node of the cluster."""
+        return self._name_hash
 
     # ---- groups -------------------------------------------------------------------------------------------------
 
@@ -179,7 +188,9 @@ class ClusterGroups:
     def _build(self, number: int, group_log: QuorumLog, catalog: SqliteCatalog) -> OwnedGroup:
         if self._maker is None or self._subscriptions is None:
             raise RuntimeError("a group is built before the node is wired")
-        owned = self._maker.make(number, group_log, None, catalog, partial(_report_group, number))
+        erased = SharedErasedLog(group_log, self.ownership.groups[number].forget)
+        shared = SharedCopies(group_log, erased)
+        owned = self._maker.make(number, group_log, None, catalog, partial(_report_group, number), shared)
         self._subscriptions.follow(owned.group)
         return owned
 

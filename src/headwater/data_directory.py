@@ -164,6 +164,14 @@ class DataDirectory:
                 f"choose another --data, or correct --cluster and --lake"
             )
 
+    def given_to(self, cluster: str) -> None:
+        """The directory of a node by itself is that of a node of a cluster from now on. The lock must be held. Raises
+        OSError."""
+        groups_count = self.groups()
+        if groups_count is not None:
+            description = Description(CLUSTER_FORMAT, groups_count, cluster)
+            write_synced(self.path / DESCRIPTION, msgspec.json.encode(description))
+
     def check(self, groups_wanted: int | None) -> None:
         """Raises DirectoryRefused when the directory has another number of groups than is wanted, if one is, or is that
         of a cluster's node."""

@@ -12,7 +12,7 @@ from headwater.catalog.catalog_files import SqliteCatalogFiles
 from headwater.config import Settings
 from headwater.data_directory import DataDirectory
 from headwater.engine.group import Group
-from headwater.engine.owned_group import GroupOptions, OwnedGroup
+from headwater.engine.owned_group import GroupOptions, OwnedGroup, SharedCopies
 from headwater.lake.lake import DeltaLake, StoreBlobs
 from headwater.model.commands import Durability
 from headwater.model.stream import Limits
@@ -53,7 +53,13 @@ class GroupMaker:
         )
 
     def make(
-        self, number: int, log: Log, file_log: FileLog | None, catalog: Catalog, report: Callable[[str, str], None]
+        self,
+        number: int,
+        log: Log,
+        file_log: FileLog | None,
+        catalog: Catalog,
+        report: Callable[[str, str], None],
+        shared: SharedCopies | None = None,
     ) -> OwnedGroup:
         """A group that is not recovered yet. `file_log` is its log, if that is one in files."""
         hot_bytes_max = self._settings.hot_bytes_max // self.groups_count
@@ -64,4 +70,4 @@ class GroupMaker:
             files = None
         else:
             files = SqliteCatalogFiles(self._data.catalog(number), self._data.held(number))
-        return OwnedGroup(group, file_log, self._blobs, self._lake, files, self.options, self.rng, report)
+        return OwnedGroup(group, file_log, self._blobs, self._lake, files, self.options, self.rng, report, shared)

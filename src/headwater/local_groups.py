@@ -28,6 +28,7 @@ from headwater.lake.store import ObjectStore
 from headwater.log.null import NullLog
 from headwater.log.wal import Wal
 from headwater.ports import Catalog, Rng
+from headwater.security.name_hash import NameHash
 from headwater.start_refused import CannotStart
 from headwater.subscriptions.keys import Keys
 from headwater.subscriptions.manager import Manager
@@ -66,6 +67,10 @@ class LocalGroups:
         if self.membership.alone:
             return Keys.fresh(rng)
         return Keys.kept(self.membership.directory, rng)  # all workers sign with one key, and show it
+
+    def name_hash(self, rng: Rng) -> NameHash:
+        """What names in receipts of erasures are hashed with. Raises BadReceiptKey."""
+        return NameHash.kept(self._data.path, rng)
 
     def engine(self, maker: GroupMaker) -> Engine:
         """The groups of this process, not recovered yet."""

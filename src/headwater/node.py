@@ -67,10 +67,10 @@ from headwater.lake.store_probe import StoreProbe
 from headwater.local_groups import LocalGroups
 from headwater.model.subscriptions import path_of
 from headwater.observe import readings
+from headwater.observe.cluster_readings import NodeReadings
 from headwater.observe.health import Health
 from headwater.observe.metrics import Metrics
 from headwater.ports import BlobsUnavailable, SystemClock, SystemRng
-from headwater.security.name_hash import NameHash
 from headwater.setting_values import shown_address
 from headwater.start_refused import CannotStart
 from headwater.subscriptions.manager import Manager
@@ -194,7 +194,7 @@ class Node:
         administration.register(groups)
         self._cluster_calls(routes, engine, groups)
         groups.call("matches", matches)
-        groups.call("backup", BackupDoor(engine.groups_count, place).handle)
+        groups.call("backup", BackupDoor(engine.groups_count, place, self._groups.in_cluster).handle)
 
     def _cluster_calls(self, routes: Routes, engine: Engine, group_calls: GroupCalls) -> None:
         groups = self._groups
@@ -208,11 +208,15 @@ class Node:
         routes.call(CLUSTER_PREFIX, calls.handle)
 
     def _erasures(self, engine: Engine, rng: SystemRng, subscriptions: Manager) -> Erasures:
-        hash_name = None if self.settings.memory else NameHash.kept(self._data.path, rng).of
+        hash_name = None if self.settings.memory else self._groups.name_hash(rng).of
         return Erasures(engine, hash_name, lambda key: subscriptions.named_by(path_of(key)), self.settings)
 
     def _pages(self, routes: Routes, engine: Engine, http: HttpServer) -> Metrics:
-        health, metrics, probe = Health(engine.questions), Metrics(engine.questions), self._store_probe
+        groups, probe = self._groups, self._store_probe
+        cluster = None if isinstance(groups, LocalGroups) else NodeReadings(groups.view, groups.ownership)
+        health, metrics = Health(engine.questions, cluster), Metrics(engine.questions, groups.in_cluster)
+        if cluster is not None and self._forwarder is not None:
+            metrics.add(*readings.cluster_gauges(cluster, self._forwarder))
 
         def wrong(what: str) -> str | None:
             return next((why for owned in engine.owned.values() if (why := owned.failures()[what]) is not None), None)

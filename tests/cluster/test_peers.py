@@ -19,7 +19,7 @@ from headwater.doors.s3p.names import key_of
 from headwater.errors import MemberUnavailable, NoOwner, OutcomeUnknown
 from tests.doors.s3p import request as s3p_request
 from tests.support.cluster_nodes import GROUPS, HOST, SECRET, Cluster, ClusterNode, cluster, made_group
-from tests.support.http import Connection
+from tests.support.http import Connection, encode_request
 
 ROUNDS_TO_DIE = 5
 TEXT = {"Content-Type": "text/plain"}
@@ -257,6 +257,21 @@ def test_a_group_without_an_owner_is_answered_so_and_the_others_go_on(four: Clus
     bulk = json.dumps(entries).encode()
     answer = four.request(a, "POST", "/__headwater/append", {"Content-Type": "application/json"}, bulk)
     assert b"no_owner" in answer.body
+
+
+@pytest.mark.parametrize("taker", [0, 2])
+def test_a_request_for_a_group_that_changes_hands_waits_for_its_next_owner(four: Cluster, taker: int) -> None:
+    path = path_of(four.name(1))
+    assert four.request(four.nodes[0], "PUT", path, TEXT, b"a").status == 201
+    held = four.run(lambda: four.nodes[1].give_up(1))
+    four.until(lambda: four.nodes[0].view.claim_of(1) is None)
+    with Connection(HOST, four.nodes[0].port) as connection:
+        # The second one comes while the first one waits, and is answered after it.
+        connection.send(encode_request("POST", path, TEXT, b"b") + encode_request("POST", path, TEXT, b"c"))
+        four.until(lambda: len(four.nodes[0].peers._waiting) > 0)
+        four.run(lambda: four.nodes[taker].claim(1, 2, held))
+        assert [connection.read_response("POST").status for _ in range(2)] == [204, 204]
+    assert four.request(four.nodes[3], "GET", path).body == b"abc"
 
 
 def test_who_is_not_the_owner_refuses_what_was_sent_on_and_sends_it_nowhere(four: Cluster) -> None:

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.full, pytest.mark.timeout(300)]
 PATH = "/v1/stream/damage/a"
 TEXT = {"Content-Type": "text/plain"}
 RECORDS = 60
-FLIPS = int(os.environ.get("HEADWATER_CRASH_FLIPS", "12"))
+FLIPS = int(os.environ.get("HEADWATER_CRASH_FLIPS", "8"))
 
 
 def _records(count: int = RECORDS) -> list[bytes]:
@@ -73,15 +73,30 @@ def _content_or_refusal(node: Node) -> bytes | NotReady:
         node.kill()
 
 
-def test_a_flipped_bit_anywhere_is_refused_and_never_skipped(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Node:
+    """Stopped in order. Tests damage a copy of it."""
+    return _written(tmp_path_factory.mktemp("stopped"), Node.terminate)
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Node:
+    return _written(tmp_path_factory.mktemp("killed"), Node.kill)
+
+
+@pytest.fixture(scope="module")
+def several_files(tmp_path_factory: pytest.TempPathFactory) -> Node:
+    return _written(tmp_path_factory.mktemp("several"), Node.terminate, SMALL_LOG, copies=220)
+
+
+def test_a_flipped_bit_anywhere_is_refused_and_never_skipped(tmp_path: Path, stopped: Node) -> None:
     seed = int(os.environ.get("HEADWATER_CRASH_SEED", time.time_ns() % 10**9))
     print(f"seed {seed}")
     rng = random.Random(seed)
-    original = _written(tmp_path / "original", Node.terminate)
-    used = _used_bytes(_log_files(original)[0])
+    used = _used_bytes(_log_files(stopped)[0])
     refusals = 0
     for flip in range(FLIPS):
-        node = _copy(original, tmp_path / f"flip-{flip}")
+        node = _copy(stopped, tmp_path / f"flip-{flip}")
         file = _log_files(node)[0]
         damaged = bytearray(file.read_bytes())
         at, bit = rng.randrange(used), rng.randrange(8)
@@ -95,8 +110,10 @@ def test_a_flipped_bit_anywhere_is_refused_and_never_skipped(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("missing_bytes", [1, 7, 8, 31, 40, 200, 1_500, 4_000])
-def test_a_log_that_lost_its_end_after_a_clean_stop_is_refused(tmp_path: Path, missing_bytes: int) -> None:
-    node = _written(tmp_path, Node.terminate)
+def test_a_log_that_lost_its_end_after_a_clean_stop_is_refused(
+    tmp_path: Path, stopped: Node, missing_bytes: int
+) -> None:
+    node = _copy(stopped, tmp_path / "copy")
     file = _log_files(node)[0]
     os.truncate(file, _used_bytes(file) - missing_bytes)
     result = _content_or_refusal(node)
@@ -105,8 +122,8 @@ def test_a_log_that_lost_its_end_after_a_clean_stop_is_refused(tmp_path: Path, m
 
 
 @pytest.mark.parametrize("missing_bytes", [1, 8, 40, 150, 1_000, 2_500])
-def test_a_torn_end_after_a_kill_costs_only_what_was_torn(tmp_path: Path, missing_bytes: int) -> None:
-    node = _written(tmp_path, Node.kill)
+def test_a_torn_end_after_a_kill_costs_only_what_was_torn(tmp_path: Path, killed: Node, missing_bytes: int) -> None:
+    node = _copy(killed, tmp_path / "copy")
     file = _log_files(node)[0]
     os.truncate(file, _used_bytes(file) - missing_bytes)
     result = _content_or_refusal(node)
@@ -127,16 +144,16 @@ def test_a_torn_end_after_a_kill_costs_only_what_was_torn(tmp_path: Path, missin
 
 
 @pytest.mark.parametrize("which", ["first", "middle", "last"])
-def test_a_missing_log_file_is_refused(tmp_path: Path, which: str) -> None:
-    node = _written(tmp_path, Node.terminate, SMALL_LOG, copies=220)
+def test_a_missing_log_file_is_refused(tmp_path: Path, several_files: Node, which: str) -> None:
+    node = _copy(several_files, tmp_path / "copy")
     files = _log_files(node)
     assert len(files) >= 3, files
     files[{"first": 0, "middle": len(files) // 2, "last": -1}[which]].unlink()
     assert isinstance(_content_or_refusal(node), NotReady)
 
 
-def test_a_catalog_that_is_gone_is_refused_or_rebuilt_from_the_log(tmp_path: Path) -> None:
-    node = _written(tmp_path, Node.terminate)
+def test_a_catalog_that_is_gone_is_refused_or_rebuilt_from_the_log(tmp_path: Path, stopped: Node) -> None:
+    node = _copy(stopped, tmp_path / "copy")
     for file in (node.data_directory / "catalog").glob("0.db*"):
         file.unlink()
     result = _content_or_refusal(node)

@@ -12,8 +12,8 @@ from headwater.engine.buckets import Buckets
 from headwater.engine.engine import Engine
 from headwater.engine.placements import Placements
 from headwater.engine.questions import LocalQuestions
-from headwater.errors import BucketExists, BucketNotEmpty, BucketNotFound
-from headwater.model.commands import Create, Delete
+from headwater.errors import BucketExists, BucketNotEmpty, BucketNotFound, Overloaded
+from headwater.model.commands import Create, Delete, DeleteBucket
 from tests.engine import Bench, Inbox
 
 
@@ -153,5 +153,39 @@ def test_an_answer_from_before_a_deletion_that_arrives_after_it_does_not_count()
         await town.steps()
         with pytest.raises(BucketNotFound):
             await requiring
+
+    run(body)
+
+
+def test_an_answer_is_not_relied_on_when_a_group_entered_since_it_was_asked_for() -> None:
+    async def body(town: Town) -> None:
+        await town.done(town.buckets.create("town"))
+        gate = town.questions.gates["bucket_made"] = asyncio.Event()
+        town.buckets._made.clear()
+        town.buckets.exists = lambda name: name in town.buckets._made  # type: ignore[method-assign]
+        asking = asyncio.ensure_future(town.buckets.require("town"))
+        await town.steps()
+        # Another owner of group 0 deletes the bucket. This process serves no group then, and is not told.
+        town.benches[0].group.submit_bucket(DeleteBucket("town", 0), Inbox())
+        town.buckets.entered(town.engine.owned[1])
+        gate.set()
+        with pytest.raises(BucketNotFound):
+            await town.done(asking)
+
+    run(body)
+
+
+def test_what_an_owner_of_group_0_says_is_older_than_what_its_successor_said_whatever_its_clock() -> None:
+    async def body(town: Town) -> None:
+        group = town.benches[0].group
+        await town.done(town.buckets.create("town"))
+        town.buckets.exists = lambda name: name in town.buckets._made  # type: ignore[method-assign]
+        await town.buckets._answer_forget("town", (2, 1))
+        group.epoch = 1
+        with pytest.raises(Overloaded):
+            await town.done(town.buckets.require("town"))
+        group.epoch = 2
+        await town.done(town.buckets.require("town"))
+        assert "town" in town.buckets._made
 
     run(body)

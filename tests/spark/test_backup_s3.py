@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from tests.doors.http.extensions.surface import make_bucket, make_stream, token
-from tests.lake.conftest import s3 as s3
 from tests.spark.conftest import QUICK
 from tests.support.node import Node
 from tests.support.s3 import ACCESS_KEY, S3, SECRET_KEY

@@ -19,7 +19,6 @@ from headwater.spark.lake_listing import File, listed
 from headwater.spark.node import Node as Calls
 from headwater.spark.node import NodeError
 from headwater.spark.rewrite import Changed, rewrite
-from tests.lake.conftest import s3 as s3
 from tests.lake.on_a_node.surface import append, flush, path_of
 from tests.lake.on_a_node.test_crashes import CALLS
 from tests.spark.lakes import (

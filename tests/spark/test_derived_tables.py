@@ -18,7 +18,6 @@ from headwater.spark.derived_tables import SMALL_COUNT_MAX, DerivedTable, arrow_
 from headwater.spark.job_runs import JobRefused
 from headwater.spark.lake_place import Place
 from headwater.spark.table_parts import Output, Part, folder, split, statistics, write_parts
-from tests.lake.conftest import s3 as s3
 from tests.support.s3 import ACCESS_KEY, S3, SECRET_KEY
 
 if TYPE_CHECKING:

@@ -239,6 +239,7 @@ def test_the_command_writes_the_receipt(node: Node, tmp_path: Path) -> None:
         "checkpoints",
         "backups",
         "older",
+        "files",
         "what",
     ]
     check = ("pipeline", "run", "erase", "--url", node.url, "--check", str(place), "--stream")

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from headwater.lake.open_store import open_store
-from tests.lake.conftest import s3 as s3
 from tests.lake.on_a_node.surface import path_of
 from tests.lake.on_a_node.test_erasure import traces
 from tests.spark.lakes import run_cli

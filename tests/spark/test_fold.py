@@ -21,7 +21,6 @@ from headwater.spark.jobs import fold as job
 from headwater.spark.jobs.fold import fold
 from headwater.spark.node import Node as Calls
 from tests.doors.http.extensions.surface import parts_of
-from tests.lake.conftest import s3 as s3
 from tests.spark.conftest import QUICK
 from tests.support.http import read_messages
 from tests.support.node import Node

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.lake.conftest import s3 as s3
 from tests.lake.on_a_node.surface import flush
 from tests.spark.conftest import QUICK
 from tests.spark.reads import assert_shown, fill

@@ -3,6 +3,7 @@ It verifies with the public set only, as a receiver does."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import stat
@@ -14,6 +15,7 @@ import pytest
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
+from headwater.log.object_places import DirectoryPlace
 from headwater.ports import SystemRng
 from headwater.security.secret_file import write_secret
 from headwater.subscriptions.keys import FILE_NAME, BadKeys, Keys
@@ -112,3 +114,15 @@ def test_a_token_belongs_to_one_life_one_generation_and_one_wake() -> None:
     assert not other.holds(token, "uid", 7, "w_1")
     assert not keys.holds("", "uid", 7, "w_1")
     assert not keys.holds("é\udcff", "uid", 7, "w_1")
+
+
+def test_all_nodes_of_a_cluster_sign_with_one_key_and_take_each_others_tokens(tmp_path: Path) -> None:
+    async def shared(secret: bytes = b"a secret of this cluster") -> Keys:
+        return await Keys.shared(DirectoryPlace(tmp_path), secret, SystemRng())
+
+    first, second = asyncio.run(shared()), asyncio.run(shared())
+    assert first.jwks() == second.jwks()
+    verify(first.jwks(), second.sign(b"{}", 1_700_000_000), b"{}")
+    assert first.holds(second.token("uid", 3, "w_1"), "uid", 3, "w_1")
+    with pytest.raises(BadKeys, match=FILE_NAME):
+        asyncio.run(shared(b"a secret of another cluster"))

@@ -26,7 +26,7 @@ async def all_pages(streams: LocalStreams, wanted: list[str]) -> list[tuple[str,
     found: list[tuple[str, int]] = []
     after: str | None = ""
     while after is not None:
-        rows, after = streams.page(wanted, after)
+        rows, after = streams.page(wanted, after, sorted(streams._engine.owned))
         found += [(path, tail) for path, _, tail, _ in rows]
     return found
 

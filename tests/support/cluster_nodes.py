@@ -119,7 +119,7 @@ class ClusterNode:
         buckets = Buckets(engine, calls)
         responder = Responder(settings.cors_origin, settings.memory)
         streams = DurableStreams(engine, settings, responder, clock, SystemRng())
-        placing = ForkPlacement(engine)
+        placing = self.engine_placing = ForkPlacement(engine)
         nothing: Any = None
         batches = Batches(engine, buckets, settings, placing)
         self.forwarder = Forwarder(self.peers)

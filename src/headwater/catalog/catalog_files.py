@@ -5,6 +5,7 @@ Owns the way to the file, and the directory for copies of it. Never keeps it ope
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 from headwater.catalog.catalog_copy import copy_catalog
@@ -29,5 +30,12 @@ class SqliteCatalogFiles:
     def copy(self, to: Path) -> CatalogCopy:
         return copy_catalog(self._path, to)
 
-    def scrub(self, name: str) -> bool:
+    def scrub(self, name: str | None) -> bool:
         return scrub(self._path, name)
+
+
+def remove_catalog(path: Path) -> None:
+    """If there is one. Nobody has it open. What cannot be removed stays for the next call."""
+    with suppress(OSError):
+        for suffix in ("-wal", "-shm", ""):
+            path.with_name(path.name + suffix).unlink(missing_ok=True)

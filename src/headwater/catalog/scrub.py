@@ -21,8 +21,9 @@ _NEEDLE_BYTES_MAX = 200
 _PAUSE_S = 0.05
 
 
-def scrub(catalog: Path, name: str) -> bool:
-    """On return the name is nowhere in the catalog's files but in rows. Returns whether the file was written anew.
+def scrub(catalog: Path, name: str | None) -> bool:
+    """On return the name is nowhere in the catalog's files but in rows; None: nor is any other name. Returns whether
+    the file was written anew.
 
     Blocks for as long as the catalog takes to read, and to write if a trace was found. Nobody may write to it
     meanwhile. Raises OSError; then traces may be left, and trying again may help.
@@ -31,7 +32,7 @@ def scrub(catalog: Path, name: str) -> bool:
         with closing(sqlite3.connect(catalog, timeout=BUSY_S_MAX, isolation_level=None)) as db:
             prepare(db)
             _empty_log(db)
-            if not holds(catalog, name):
+            if name is not None and not holds(catalog, name):
                 return False
             # The name may also be part of a longer one: that is found here, too, and costs this once.
             db.execute("vacuum")

@@ -15,7 +15,8 @@ Owns the schema and its transactions. Never decides what is written when: checkp
                               how much was read; what is older than READS_DAYS goes
     incarnations(id, position)
                               what the log has gone through, in the order of rows (see model/lineage.py)
-    things(domain, name, row) state beside the streams; each domain knows its own rows
+    things(domain, name, row) state beside the streams; each domain knows its own rows. (log, identity): of which shared
+                              log the catalog is, when that continues another one (see log_identity)
     meta(name, value)         position, log_floor, next_sid, format; swaps: how many there were; table_behind: 1 while
                               the lake's table may not show the last of them; erased_version, erased_ms: the table's log
                               has to lose what is older than that version, a grace period after that moment

@@ -162,6 +162,78 @@ def gc(
         typer.echo(f"{len(rows)} {'would go' if dry_run else 'done'}", err=True)
 
 
+@app.command("place-forks")
+def place_forks(data: Data = None, config_file: ConfigFile = None, as_json: AsJson = False) -> None:
+    """After a restore: make groups that were cut at different times agree about forks. The node must be stopped."""
+    with _telling():
+        import asyncio
+
+        from headwater.cli.stopped_node import writable
+        from headwater.engine.restored_forks import place_forks as mend
+
+        settings = _settings(data, config_file)
+
+        async def run() -> Any:
+            async with writable(Path(settings.data), settings.log_file_bytes) as groups:
+                return await mend(groups)
+
+        _show_facts(asyncio.run(run()), as_json)
+
+
+@app.command("into-cluster")
+def into_cluster(
+    cluster: Annotated[str, typer.Option("--cluster", metavar="URL", help="Where the cluster's logs are to be.")],
+    lake: Annotated[
+        str, typer.Option("--lake", metavar="PLACE", help="The directory's lake, which all nodes of the cluster share.")
+    ],
+    data: Data = None,
+    config_file: ConfigFile = None,
+    cluster_name: Annotated[str, typer.Option("--cluster-name", metavar="NAME", help="Of NATS streams.")] = "headwater",
+    cluster_replicas: Annotated[
+        int, typer.Option("--cluster-replicas", metavar="COUNT", help="Copies of a log in NATS.")
+    ] = 3,
+    cluster_monitors: Annotated[
+        str, typer.Option("--cluster-monitors", metavar="URLS", help="Monitoring endpoints of the NATS servers.")
+    ] = "auto",
+    cluster_credentials: Annotated[
+        str, typer.Option("--cluster-credentials", metavar="FILE", help="Credentials for NATS.")
+    ] = "auto",
+    lake_endpoint: Annotated[
+        str, typer.Option("--lake-endpoint", metavar="URL", help="S3 server of the lake, if not Amazon's.")
+    ] = "auto",
+    lake_region: Annotated[
+        str, typer.Option("--lake-region", metavar="NAME", help="Region of the lake's bucket.")
+    ] = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Begin a cluster with what a stopped node holds. No node of the cluster has been started yet."""
+    with _telling():
+        flags = {
+            "cluster": cluster,
+            "cluster_name": cluster_name,
+            "cluster_replicas": str(cluster_replicas),
+            "cluster_monitors": cluster_monitors,
+            "cluster_credentials": cluster_credentials,
+            "lake": lake,
+            "lake_endpoint": lake_endpoint,
+            "lake_region": lake_region,
+        }
+        from headwater.cli.begin_cluster import begin
+
+        with progress() as tell:
+            begun = begin(data, config_file, flags, tell)
+        _show_facts(begun, as_json)
+        typer.echo(f"start its nodes with: headwater serve --cluster {cluster} --lake {lake} …", err=True)
+
+
+def _show_facts(found: Any, as_json: bool) -> None:
+    facts = msgspec.to_builtins(found)
+    if as_json:
+        typer.echo(json.dumps(facts))
+    else:
+        _show(("", ""), [(name.replace("_", " "), _cell(name, value)) for name, value in facts.items()])
+
+
 def _planned(plan: Plan) -> list[tuple[str, str, str]]:
     """What becomes of what, and its size where that goes with it."""
     rows = [("leaves the table", name, "") for name in plan.leaving]
@@ -222,7 +294,7 @@ def _info(settings: config.Settings) -> dict[str, Any]:
 def _telling() -> Iterator[None]:
     """A failure is printed with what to do about it and becomes the exit code."""
     from headwater.catalog.sqlite import CatalogMismatch
-    from headwater.cli.stopped_node import NoData, Served
+    from headwater.cli.stopped_node import NoData, NotBegun, Served
     from headwater.engine.recovery import LogContradiction
     from headwater.lake.store import StoreError
     from headwater.log.entries import BadEntry
@@ -240,7 +312,7 @@ def _telling() -> Iterator[None]:
         for problem in bad.problems:
             typer.echo(http.printable(f"error: {problem}"), err=True)
         raise typer.Exit(2) from None
-    except (NoData, Served, StoreError, BlobsUnavailable) as why:
+    except (NoData, Served, NotBegun, StoreError, BlobsUnavailable) as why:
         typer.echo(http.printable(f"error: {why}"), err=True)
         raise typer.Exit(1) from None
     except (LogCorrupt, LogContradiction, CatalogMismatch, BadEntry) as why:

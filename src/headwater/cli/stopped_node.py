@@ -1,26 +1,28 @@
 """A stopped node's data, opened as a start would: the lock, each group's catalog, and its log's news on top of it.
-Owns that nobody serves the directory meanwhile, and the state a node would come up with. Never starts anything and
-writes no catalog; as at any start, a directory of an older format is taken over, and an unfinished end of a log is cut
-off and kept beside it."""
+Owns that nobody serves the directory meanwhile, and the state a node would come up with. Never starts anything, and
+`opened` writes no catalog; as at any start, a directory of an older format is taken over, and an unfinished end of a
+log is cut off and kept beside it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, closing, contextmanager
 from heapq import merge
 from pathlib import Path
 
 from headwater.catalog.lake_files import LakeFiles
 from headwater.catalog.sqlite import SqliteCatalog
 from headwater.data_directory import DataDirectory, DirectoryInUse, DirectoryRefused
+from headwater.engine.erasure_marks import ErasureMarks
 from headwater.engine.group import Group
 from headwater.engine.placements import Placements
-from headwater.engine.recovery import recover
+from headwater.engine.recovery import begin_incarnation, recover
 from headwater.log.wal import Wal
 from headwater.model.extents import Extent
 from headwater.model.row import StreamRow
 from headwater.model.stream import Limits
-from headwater.ports import Lake, Pending, SystemClock
+from headwater.ports import Lake, Pending, SystemClock, SystemRng
 from headwater.subscriptions.registry import Registry
 
 
@@ -30,6 +32,10 @@ class Served(Exception):
 
 class NoData(Exception):
     """No node has written anything there."""
+
+
+class NotBegun(Exception):
+    """No cluster could begin with the directory; the message says why, and what to do. It may be tried again."""
 
 
 @contextmanager
@@ -138,12 +144,42 @@ def opened(data: Path, log_file_bytes: int) -> Iterator[StoppedNode]:
 
 
 def _open(directory: DataDirectory, number: int, groups_count: int, log_file_bytes: int, held: ExitStack) -> Stopped:
+    group = _recovered(directory, number, groups_count, log_file_bytes, held, lambda call: None)
+    lake_files = held.enter_context(closing(LakeFiles(directory.catalog(number))))
+    return Stopped(group, lake_files)
+
+
+def _recovered(
+    directory: DataDirectory,
+    number: int,
+    groups_count: int,
+    log_file_bytes: int,
+    held: ExitStack,
+    schedule: Callable[[Callable[[], None]], object],
+) -> Group:
     catalog = held.enter_context(closing(SqliteCatalog(directory.catalog(number))))
     wal = Wal(directory.wal(number), log_file_bytes, 1_000)
-    group = Group(wal, catalog, SystemClock(), lambda call: None, Limits(), 1 << 62, number, groups_count)
+    group = Group(wal, catalog, SystemClock(), schedule, Limits(), 1 << 62, number, groups_count)
     registry = Registry()
     group.domains[registry.name] = registry
     group.domains[Placements.name] = Placements(catalog)
+    group.domains[ErasureMarks.name] = ErasureMarks()
     recover(group)
-    lake_files = held.enter_context(closing(LakeFiles(directory.catalog(number))))
-    return Stopped(group, lake_files)
+    return group
+
+
+@asynccontextmanager
+async def writable(data: Path, log_file_bytes: int) -> AsyncIterator[list[Group]]:
+    """The groups of a stopped node, recovered and open for writing; nothing else works on them. On leaving, what was
+    written is durable. Raises like `opened`."""
+    directory = DataDirectory(data)
+    with locked(data) as groups_count, ExitStack() as held:
+        schedule = asyncio.get_running_loop().call_soon
+        groups: list[Group] = []
+        for number in range(groups_count):
+            group = _recovered(directory, number, groups_count, log_file_bytes, held, schedule)
+            begin_incarnation(group, SystemRng())
+            group.log.start(group.progress)
+            held.callback(group.log.close)
+            groups.append(group)
+        yield groups

@@ -44,6 +44,7 @@ class Calls:
         self._members = members
         self.me = members.me
         self.alone = members.alone
+        self.on_change = members.on_change
         self.owner = members.owner
         self._answers: dict[str, Answer] = {}
         self._idle: dict[int, list[_Line]] = {}
@@ -51,6 +52,9 @@ class Calls:
     @property
     def everyone(self) -> Sequence[int]:
         return self._members.everyone
+
+    async def wait_for_owner(self, group: int) -> int:
+        return await self._members.wait_for_owner(group)
 
     def register(self, name: str, answer: Answer) -> None:
         self._answers[name] = answer

@@ -71,11 +71,6 @@ class Forwarder:
         self._members = members
         self.forwarded_count = 0
 
-    @property
-    def version(self) -> int:
-        """See `Membership.version`."""
-        return self._members.version
-
     def location(self, exchange: Exchange, member: int) -> str | None:
         """Where the client would find the owner itself; None when it did not ask for that, or is there already."""
         if exchange.request.headers.get(REDIRECT) != b"307":

@@ -13,6 +13,7 @@ owner is fixed while they run. Each listens on Unix sockets in a directory that 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 from headwater.cluster.membership import HTTP
@@ -27,10 +28,15 @@ class Members:
         self.groups_count = groups_count
         self.alone = members_count == 1
         self.everyone = range(members_count)
+        self.on_change: list[Callable[[], None]] = []
+        """Never called: nothing changes."""
         self.directory = directory
 
     def owner(self, group: int) -> int:
         return group % self.count
+
+    async def wait_for_owner(self, group: int) -> int:
+        return self.owner(group)
 
     def groups_of(self, member: int) -> list[int]:
         return list(range(member, self.groups_count, self.count))

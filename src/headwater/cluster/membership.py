@@ -7,7 +7,7 @@ Owns this contract. Never says who they are: workers of one machine are `members
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 HTTP, S3P = "http", "s3p"
@@ -31,6 +31,11 @@ class Membership(Protocol):
         ...
 
     @property
+    def on_change(self) -> list[Callable[[], None]]:
+        """Called after `everyone` or the owner of a group may have changed."""
+        ...
+
+    @property
     def groups_count(self) -> int: ...
 
     @property
@@ -40,6 +45,10 @@ class Membership(Protocol):
 
     def owner(self, group: int) -> int:
         """The process that serves a group. Raises MemberUnavailable when there is none now."""
+        ...
+
+    async def wait_for_owner(self, group: int) -> int:
+        """The same, and waits a while when there is none. Raises MemberUnavailable."""
         ...
 
     def groups_of(self, member: int) -> list[int]:

@@ -22,10 +22,12 @@ from typing import Any, Protocol
 import msgspec
 
 from headwater.catalog.catalog_copy import copy_catalog
+from headwater.catalog.catalog_files import remove_catalog
 from headwater.catalog.sqlite import SqliteCatalog
 from headwater.cluster.catalog_snapshots import CatalogSnapshots, Snapshot
 from headwater.cluster.restore import take_restored
 from headwater.cluster.snapshot_upkeep import SnapshotUpkeep
+from headwater.cluster.timing import Timing as Timing
 from headwater.engine.checkpoint import checkpoint
 from headwater.engine.engine import Engine
 from headwater.engine.follower import Follower
@@ -73,24 +75,6 @@ class View(Protocol):
         ...
 
 
-class Timing(msgspec.Struct, frozen=True):
-    look_s: float = 0.25
-    """How often a group is looked at when nothing happens."""
-    claim_after_s: float = 2.0
-    """For how long a log is silent before it is claimed without having been handed over."""
-    lease_s: float = 2.0
-    """How long an owner serves without an answer of its log. Not longer than `claim_after_s`."""
-    checkpoint_interval_s: float = 10.0
-    """Of a standby."""
-    snapshot_interval_s: float = 5.0
-    rebalance_after_s: float = 10.0
-    """For how long another node has to be first in line before it is handed the group."""
-    leave_s: float = 10.0
-    """For how long a node that leaves goes on serving while nobody could take the group over."""
-    retry_s: float = 2.0
-    """After something that should not happen."""
-
-
 class Wiring(msgspec.Struct, frozen=True):
     """What a group is built from, and the way to other nodes."""
 
@@ -120,6 +104,7 @@ class GroupOwnership:
         self.state = AWAY
         self.epoch = 0
         """Of this node's own claim, while it is the owner."""
+        self.claims_count = self.hand_overs_count = self.suspensions_count = 0
         self._engine = engine
         self._view = view
         self._wiring = wiring
@@ -138,6 +123,8 @@ class GroupOwnership:
         """When the last entry of the log was seen."""
         self._outranked_s: float | None = None
         """Since when another node is first in line."""
+        self._unwanted_s: float | None = None
+        """Since when this node has no part in the group."""
         self._suspect = False
         """Another node says that it owns the group: a barrier tells."""
 
@@ -160,8 +147,10 @@ class GroupOwnership:
             if not self._is_wanted():
                 if self._leaving:
                     return
+                await self._let_go()
                 await self._pause(self._timing.look_s)
                 continue
+            self._unwanted_s = None
             try:
                 await self._take_part()
             except Gone:
@@ -181,6 +170,13 @@ class GroupOwnership:
         self._leaving_s = self._clock.monotonic_s()
         self.nudge()
 
+    async def _let_go(self) -> None:
+        """This node has no part in the group: after a while its catalog goes, which nobody clears of what is erased."""
+        now_s = self._clock.monotonic_s()
+        self._unwanted_s = now_s if self._unwanted_s is None else self._unwanted_s
+        if now_s - self._unwanted_s >= self._timing.rebalance_after_s:
+            await asyncio.to_thread(remove_catalog, self._wiring.catalog_path(self.number))
+
     # ---- following ----------------------------------------------------------------------------------------------
 
     def _is_wanted(self) -> bool:
@@ -189,7 +185,11 @@ class GroupOwnership:
     async def _take_part(self) -> None:
         follower, log = await self._build()
         upkeep = SnapshotUpkeep(
-            self._wiring.snapshots(self.number), log, follower.owned.group.catalog, self._wiring.snapshot_bytes
+            self._wiring.snapshots(self.number),
+            log,
+            follower.owned.group.catalog,
+            self._wiring.snapshot_bytes,
+            self._clock,
         )
         try:
             self._log, self._upkeep = log, upkeep
@@ -279,7 +279,10 @@ class GroupOwnership:
                 await follower.rest()
             if now_s - confirmed_s >= self._timing.snapshot_interval_s:
                 confirmed_s = now_s
-                upkeep.confirm()
+                if follower.owned.erasure_marks.due:
+                    await follower.rest()  # who is told that an erasure is done counts on it
+                if not follower.owned.erasure_marks.due:
+                    upkeep.confirm(log.synced)
             await self._pause(self._timing.look_s, log)
 
     def _seen(self) -> None:
@@ -307,6 +310,7 @@ class GroupOwnership:
         claim = Claim(self._view.me, self._wiring.address, self._wiring.cluster_format, 0, incarnation)
         try:
             self.epoch = (await log.claim(claim)).epoch
+            self.claims_count += 1
         except Behind:
             return False
         return True
@@ -352,6 +356,13 @@ class GroupOwnership:
         await checkpoint(owned.group)
         return await self._upkeep.now(self._copy, self.epoch, self._loaders_needed())
 
+    async def forget(self, below: int) -> None:
+        """What the log held up to the position goes, which the catalog covers, and so do older catalog snapshots.
+        Raises GroupMoved, OSError."""
+        if self.state != OWNER or self._upkeep is None:
+            raise GroupMoved(self.number)
+        await self._upkeep.forget(below, self._copy, self.epoch, self._loaders_needed)
+
     def told(self) -> dict[str, Any]:
         """For operators."""
         log, upkeep = self._log, self._upkeep
@@ -385,6 +396,7 @@ class GroupOwnership:
             await asyncio.wait((barrier, lease), return_when=asyncio.FIRST_COMPLETED)
             if not barrier.done():
                 self.state = SUSPENDED
+                self.suspensions_count += 1
                 self._engine.leave(self.number)
             await barrier
             if self.state == SUSPENDED:
@@ -419,6 +431,7 @@ class GroupOwnership:
         await owned.rest()
         self._engine.leave(self.number)
         self.state = AWAY
+        self.hand_overs_count += 1
         await log.closed()
         if target is not None and log.failure is None:
             try:

@@ -16,6 +16,10 @@ from headwater.cluster.introduction import Introducing, introduction
 from headwater.cluster.view import View
 
 CONNECT_S_MAX = 2.0
+OWNER_S_MAX = 3.0
+"""A group that changes hands has an owner again in less than a second; one whose owner was killed in less than this."""
+WAITING_MAX = 10_000
+"""Who waits for an owner. Overflow: they are refused, and try again."""
 
 log = structlog.get_logger("headwater.cluster")
 
@@ -27,6 +31,7 @@ class Peers:
         self.view = view
         self.me = view.me
         self.groups_count = view.groups_count
+        self.on_change = view.on_change
         self.owner = view.owner
         self.groups_of = view.groups_of
         self._secret = secret
@@ -35,7 +40,10 @@ class Peers:
         self._reported: set[str] = set()
         """Runs of nodes that refused this one, which was logged."""
         self._alive = set(view.alive)
+        self._waiting: set[tuple[int, asyncio.Future[None]]] = set()
+        """Who waits for the owner of which group."""
         view.on_change.append(self._cut_off)
+        view.on_change.append(self._wake_waiting)
 
     @property
     def everyone(self) -> list[int]:
@@ -44,6 +52,27 @@ class Peers:
     @property
     def version(self) -> int:
         return self.view.version
+
+    async def wait_for_owner(self, group: int) -> int:
+        """Who waits is told as soon as somebody owns the group. Raises NoOwner: nobody does for too long, or too many
+        wait."""
+        if self.view.claim_of(group) is None and len(self._waiting) < WAITING_MAX:
+            waiting = group, asyncio.get_running_loop().create_future()
+            self._waiting.add(waiting)
+            try:
+                async with asyncio.timeout(OWNER_S_MAX):
+                    await waiting[1]
+            except TimeoutError:
+                pass
+            finally:
+                self._waiting.discard(waiting)
+        return self.owner(group)
+
+    def _wake_waiting(self) -> None:
+        """Costs grow with who waits."""
+        for group, found in self._waiting:
+            if not found.done() and self.view.claim_of(group) is not None:
+                found.set_result(None)
 
     def public_address(self, member: int) -> str | None:
         node = self.view.node_of(member)

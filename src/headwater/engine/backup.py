@@ -28,7 +28,7 @@ from headwater.engine.group import Group
 from headwater.engine.outcome_future import synced
 from headwater.errors import LogUnavailable, Overloaded
 from headwater.model.events import Event, Settled, SnapshotPublished
-from headwater.ports import CatalogCopy, FileLog, Rng
+from headwater.ports import CatalogCopy, CopiedLog, Rng
 
 HOLDS_MAX = 2
 """At once, those being taken included; each has a copy of the catalog on the disk. Overflow: 503."""
@@ -61,7 +61,7 @@ class Backups:
     def __init__(
         self,
         group: Group,
-        log: FileLog,
+        log: CopiedLog,
         flusher: Flusher,
         copy_catalog: Callable[[Path], CatalogCopy],
         directory: Path,
@@ -131,7 +131,7 @@ class Backups:
             known = await asyncio.to_thread(lambda: {*copied.files, *copied.blobs})
             catalog_bytes = (directory / CATALOG).stat().st_size
             await synced(group)  # classes that were answered before they were synced are part of it too
-            copy = log.copy(copied.log_floor, copied.position, directory / LOG)
+            copy = await log.begin_copy(copied.log_floor, copied.position, directory / LOG)
             met: list[Event] = []
             for _ in range(ROUNDS_MAX):
                 if log.synced - copy.at < REST_BYTES:

@@ -12,7 +12,8 @@ was made. A deletion
 Whoever wants to create a stream in the bucket meanwhile has to ask, and waits until that is decided. An answer that
 left before the deletion and arrives after it is told apart by its version, and asked again. So no stream is made in a
 bucket after its deletion, whatever crashes: what a process remembers is gone with it, and group 0's log has the
-decision.
+decision. A version begins with the epoch of group 0's owner: what an owner said is older than what its successor says,
+whatever their clocks. A process that serves a group since it asked asks again: a deletion before need not have told it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from headwater.engine.listing import Listed, Page, page
 from headwater.engine.outcome_future import OutcomeFuture
 from headwater.engine.owned_group import OwnedGroup
 from headwater.engine.questions import Questions
-from headwater.errors import BucketNotFound, GroupMoved
+from headwater.errors import BucketNotFound, GroupMoved, Overloaded
 from headwater.model.commands import CreateBucket, DeleteBucket
 from headwater.model.names import DEFAULT_BUCKET
 
@@ -35,6 +36,9 @@ DIRECTORY = 0
 FORGOTTEN_MAX = 10_000
 """Deletions that late answers are compared with: those of the last seconds would do. Overflow: the oldest go."""
 _ASKED_AGAIN_MAX = 100
+Version = tuple[int, int]
+"""(epoch of group 0's owner, a number that grows in its process)."""
+NEVER: Version = (-1, 0)
 
 
 class Buckets:
@@ -43,11 +47,12 @@ class Buckets:
         self._questions = questions
         self._made: set[str] = set()
         """Buckets that were made, as far as this process asked."""
-        self._forgotten: dict[str, int] = {}
+        self._forgotten: dict[str, Version] = {}
         """Version of the last deletion that this process heard of, by bucket."""
         self._deciding = KeyedLocks()
         """Of group 0's process: buckets that are being made, deleted or asked for."""
         self._version = 0
+        self._entered_count = 0
         engine.listeners.append(self)
         questions.register("bucket_made", self._answer_made)
         questions.register("bucket_count", self._answer_count)
@@ -69,11 +74,13 @@ class Buckets:
         for _ in range(_ASKED_AGAIN_MAX):
             if self.exists(name):
                 return
-            made, version = await self._questions.ask_owner(DIRECTORY, "bucket_made", name)
-            if version > self._forgotten.get(name, 0):
+            entered_count = self._entered_count
+            asked = self._questions.ask_owner(DIRECTORY, "bucket_made", name, into=tuple[bool, Version])
+            made, version = await asked
+            if version > self._forgotten.get(name, NEVER) and entered_count == self._entered_count:
                 break
         else:
-            raise BucketNotFound
+            raise Overloaded("the bucket is being deleted, or group 0 changes its owner again and again")
         if made:
             self._made.add(name)
         elif not await self.count(name):
@@ -97,9 +104,8 @@ class Buckets:
     async def delete(self, name: str) -> None:
         """On return it is durably gone. Raises BucketNotFound, BucketNotEmpty. Called where group 0 is."""
         async with self._deciding.of(name):
-            self._version = max(self._version + 1, self._engine.clock.now_ms())
             directory = self._directory()
-            count = await self._sum("bucket_forget", name, self._version)
+            count = await self._sum("bucket_forget", name, self._next_version(directory))
             if self._directory() is not directory:
                 raise GroupMoved(DIRECTORY)  # it left and came back: what was decided here meanwhile is not known
             bucket = directory.loaded.bucket(name)
@@ -117,19 +123,19 @@ class Buckets:
 
     # ---- answers --------------------------------------------------------------------------------------------------
 
-    async def _answer_made(self, name: str) -> tuple[bool, int]:
+    async def _answer_made(self, name: str) -> tuple[bool, Version]:
         async with self._deciding.of(name):
-            bucket = self._directory().loaded.bucket(name)
-            self._version = max(self._version + 1, self._engine.clock.now_ms())
-            return bucket is not None and bucket.explicit, self._version
+            directory = self._directory()
+            bucket = directory.loaded.bucket(name)
+            return bucket is not None and bucket.explicit, self._next_version(directory)
 
     async def _answer_count(self, name: str) -> tuple[list[int], int]:
         return await self._pending(), self._count(name)
 
-    async def _answer_forget(self, name: str, version: int) -> tuple[list[int], int]:
+    async def _answer_forget(self, name: str, version: tuple[int, int]) -> tuple[list[int], int]:
         self._made.discard(name)
-        self._forgotten.pop(name, None)
-        self._forgotten[name] = version
+        before = self._forgotten.pop(name, NEVER)
+        self._forgotten[name] = max(before, (version[0], version[1]))
         if len(self._forgotten) > FORGOTTEN_MAX:
             del self._forgotten[next(iter(self._forgotten))]
         return await self._pending(), self._count(name)
@@ -145,11 +151,16 @@ class Buckets:
 
     def entered(self, owned: OwnedGroup) -> None:
         """While this process did not serve the group, a deletion need not have asked it."""
+        self._entered_count += 1
         self._made.clear()
 
     def left(self, owned: OwnedGroup) -> None: ...
 
     # ---- inside ---------------------------------------------------------------------------------------------------
+
+    def _next_version(self, directory: Group) -> Version:
+        self._version = max(self._version + 1, self._engine.clock.now_ms())
+        return directory.epoch, self._version
 
     def _directory(self) -> Group:
         """Raises GroupMoved."""

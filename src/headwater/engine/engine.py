@@ -43,6 +43,11 @@ class Listener(Protocol):
         ...
 
 
+def home_of(key: str, groups_count: int) -> int:
+    """The group that a name belongs to."""
+    return 0 if groups_count == 1 else xxh3_64_intdigest(key.encode()) % groups_count
+
+
 class Engine:
     """With one group every call below is that group's own: it costs nothing to ask here."""
 
@@ -81,13 +86,15 @@ class Engine:
 
     def home(self, key: str) -> int:
         """The group that a name belongs to."""
-        if self.groups_count == 1:
-            return 0
-        return xxh3_64_intdigest(key.encode()) % self.groups_count
+        return home_of(key, self.groups_count)
 
     def placement(self, key: str) -> Placement | None:
-        """Where the stream of that name lives when that is not its home, which this process serves."""
-        owned = self.owned[self.home(key)]
+        """Where the stream of that name lives when that is not its home, which this process serves. Raises GroupMoved
+        when it has left since."""
+        home = self.home(key)
+        owned = self.owned.get(home)
+        if owned is None:
+            raise GroupMoved(home)
         return None if key in owned.group.loaded.by_key else owned.placements.get(key)
 
     def place(self, key: str) -> int:

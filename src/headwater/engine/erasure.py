@@ -3,10 +3,14 @@
 Owns the order of that. Never deletes a stream or an object of the lake: a stream is gone before this begins, and
 objects go after gc's grace period, as does what the table's log says of them.
 
-    log begins a new file -> flush -> checkpoint -> log trimmed -> old files off the disk -> catalog searched
+    log begins a new file -> flush -> checkpoint -> log trimmed -> catalog searched -> old files off the disk
 
 Everything logged before the new file began is in the lake, deleted, or in the catalog by then: nothing needs the old
 files. No copy for a backup is made meanwhile; one that was made before holds what it held.
+
+In a cluster the log is told first that there is an erasure, without a name, so that the catalogs of other nodes are
+written anew. What was logged goes when a catalog snapshot that was made afterwards can be loaded by another node, and
+older snapshots go with it.
 """
 
 from __future__ import annotations
@@ -19,11 +23,12 @@ import msgspec
 
 from headwater.engine.backup import Backups
 from headwater.engine.checkpoint import checkpoint
+from headwater.engine.erasure_marks import ErasureMarks
 from headwater.engine.flush import Flusher
 from headwater.engine.group import Group
-from headwater.engine.outcome_future import synced
+from headwater.engine.outcome_future import OutcomeFuture, synced
 from headwater.errors import LogUnavailable, Overloaded
-from headwater.ports import Erasure, FileLog, Lake
+from headwater.ports import Erasure, Lake
 
 WAITING_MAX = 16
 """At work or waiting: one is done at a time. More are answered 503."""
@@ -47,11 +52,25 @@ class Notes(Protocol):
     def close(self) -> None: ...
 
 
+class ErasedLog(Protocol):
+    """The log, as an erasure cuts it."""
+
+    def begin_part(self) -> int:
+        """What ends at or below the returned position can be forgotten without anything that comes later."""
+        ...
+
+    async def forget(self, below: int) -> None:
+        """On return nothing that ends at or below the position is in the log, nor in what other nodes start from.
+        `trim` has allowed it to go. Raises OSError."""
+        ...
+
+
 class Eraser:
     def __init__(
         self,
         group: Group,
-        log: FileLog,
+        log: ErasedLog,
+        marks: ErasureMarks | None,
         flusher: Flusher,
         lake: Lake,
         backups: Backups,
@@ -60,6 +79,8 @@ class Eraser:
     ) -> None:
         self._group = group
         self._log = log
+        self._marks = marks
+        """None for a group that nobody else follows."""
         self._flusher = flusher
         self._lake = lake
         self._backups = backups
@@ -86,19 +107,25 @@ class Eraser:
     async def _erase(self, key: str) -> Erased:
         group = self._group
         self._check()
-        position = self._log.roll()
+        if self._marks is not None:
+            told = OutcomeFuture()
+            group.note(ErasureMarks.name, b"", told)
+            await told.success()
+        position = self._log.begin_part()
         await synced(group)
         await self._flusher.flush_all()
         try:
             await checkpoint(group, always=True)
-            await asyncio.wrap_future(self._log.forget())
             async with group.locks.checkpointing:
                 rewritten = await asyncio.to_thread(self._scrub, key)
+            if self._marks is not None:
+                self._marks.cleared()
+            if group.catalog.log_floor < position:
+                raise Overloaded("records of other streams are still in the log alone")
+            await self._log.forget(position)
         except OSError as error:
             self._check()
             raise Overloaded(f"log and catalog could not be cleared ({error})") from error
-        if group.catalog.log_floor < position:
-            raise Overloaded("records of other streams are still in the log alone")
         version = await asyncio.to_thread(self._ask_table)
         return Erased(position, rewritten, version, self._backups.holds_count)
 

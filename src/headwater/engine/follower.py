@@ -70,6 +70,7 @@ class Follower:
         """What a group that is not served needs now and then: a checkpoint, and room."""
         self._keep_incarnations()
         await checkpoint(self._group)
+        await self.owned.clear_traces()
         self._group.loaded.evict(self._streams_loaded_max, EVICT_SLICE)
         self._group.loaded.tidy()
         self._fold.tidy()

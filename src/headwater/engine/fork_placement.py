@@ -8,6 +8,10 @@ one. Never creates a stream.
 A name is placed elsewhere only while no stream of it lives where it was placed before: that group is asked, answers
 when what it knows is durable, and refuses from then on what was sent to it by the old placement. So there are never two
 streams of one name. That refusal is remembered in memory alone: what was sent to a process that has ended is gone.
+
+In a cluster that is not enough: the group may have another owner by then, which was not asked to refuse anything, and
+who sent the creation may have lost the home without knowing. So a creation that was sent by a placement is confirmed
+first: the home's owner logs the placement again, which only its true owner can.
 """
 
 from __future__ import annotations
@@ -20,8 +24,9 @@ from headwater.engine.engine import Engine
 from headwater.engine.keyed_locks import KeyedLocks
 from headwater.engine.loaded_stream import LoadedStream
 from headwater.engine.outcome_future import OutcomeFuture
+from headwater.engine.owned_group import OwnedGroup
 from headwater.engine.placements import Placed, Placement, Placements, encode
-from headwater.errors import Failure
+from headwater.errors import Failure, NotServedHere
 
 
 class ForkPlacement:
@@ -37,6 +42,7 @@ class ForkPlacement:
         self._tidying: set[asyncio.Task[None]] = set()
         engine.questions.register("placement", self._answer_placement)
         engine.questions.register("placement_left", self._answer_left)
+        engine.questions.register("placement_confirm", self._answer_confirm)
         engine.questions.register("placement_tidy", self._tidy)
         if engine.groups_count > 1:
             engine.observe(self)
@@ -84,6 +90,26 @@ class ForkPlacement:
             if current is None or await self._is_left(key, current):
                 await self._log(key, None if wanted == home else wanted)
 
+    def is_doubtful(self, group: int) -> bool:
+        """Whether a creation that was sent to the group by a placement has to be confirmed. A group that has one owner
+        while its process runs needs none."""
+        owned = self._engine.owned.get(group)
+        return owned is not None and owned.group.epoch > 0
+
+    async def confirm(self, key: str, group: int) -> OwnedGroup:
+        """On return the name was placed in `group`, which this process serves, at some time since the call: whoever
+        places it elsewhere later asks whoever serves the group then. Valid as long as the returned is served here.
+
+        Raises NotServedHere when the name was placed elsewhere, and what asking raises.
+        """
+        owned = self._engine.serving(group)
+        home = self._engine.home(key)
+        if not await self._engine.questions.ask_owner(home, "placement_confirm", key, group):
+            raise NotServedHere(group)
+        if self._engine.owned.get(group) is not owned:
+            raise NotServedHere(group)
+        return owned
+
     async def _is_left(self, key: str, current: Placement) -> bool:
         """True when no stream of that name lives where it was placed, and none will be created there by that."""
         questions = self._engine.questions
@@ -100,6 +126,13 @@ class ForkPlacement:
 
     async def _answer_placement(self, key: str) -> int:
         return self._engine.place(key)
+
+    async def _answer_confirm(self, key: str, group: int) -> bool:
+        current = self._engine.serving(self._engine.home(key)).placements.get(key)
+        if current is None or current.group != group:
+            return False
+        await self._log(key, group)
+        return True
 
     async def _answer_left(self, key: str, number: int, version: int) -> bool:
         group = self._engine.serving(number).group

@@ -5,6 +5,7 @@ Owns their order of start and stop. Never decides what they do; each has its own
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,7 +13,9 @@ from typing import Any, Protocol
 import msgspec
 
 from headwater.engine.backup import Backups
-from headwater.engine.erasure import Eraser
+from headwater.engine.checkpoint import checkpoint
+from headwater.engine.erasure import ErasedLog, Eraser
+from headwater.engine.erasure_marks import ErasureMarks
 from headwater.engine.flush import Flusher
 from headwater.engine.group import Group
 from headwater.engine.lake_gc import LakeGc
@@ -22,7 +25,7 @@ from headwater.engine.reads_by_id import ReadsById
 from headwater.engine.recovery import begin_incarnation, recover
 from headwater.engine.swap import Swapper
 from headwater.engine.upkeep import Upkeep
-from headwater.ports import Blobs, CatalogCopy, FileLog, Lake, Rng
+from headwater.ports import Blobs, CatalogCopy, CopiedLog, FileLog, Lake, Rng
 
 _READS_LOOK_S = 0.02
 INCARNATIONS_TOLD = 8
@@ -57,15 +60,23 @@ class CatalogFiles(Protocol):
 
     def copy(self, to: Path) -> CatalogCopy: ...
 
-    def scrub(self, name: str) -> bool:
-        """Removes a name's traces from the catalog's file (see `catalog.scrub`)."""
+    def scrub(self, name: str | None) -> bool:
+        """Removes a name's traces from the catalog's file, or those of all names (see `catalog.scrub`)."""
         ...
+
+
+class SharedCopies(msgspec.Struct, frozen=True):
+    """The group's log, as far as it is shared with other nodes: what backups copy, and how erasures cut it."""
+
+    log: CopiedLog
+    erased: ErasedLog
 
 
 class OwnedGroup:
     """`log`, `lake` and `files` are None for a node that keeps nothing: it has none of what works on them.
 
-    `log` is the group's own, as far as it is a log in files: a group on another one has no swaps, backups and erasures.
+    `log` is the group's own, as far as it is a log in files, `shared` as far as it is one of a cluster. A group on
+    another one has no backups and erasures.
     """
 
     def __init__(
@@ -78,11 +89,15 @@ class OwnedGroup:
         options: GroupOptions,
         rng: Rng,
         report: Callable[[str, str], None],
+        shared: SharedCopies | None = None,
     ) -> None:
         """`report` is told what went wrong with what."""
         self.group = group
         self.placements = Placements(group.catalog)
         group.domains[Placements.name] = self.placements
+        self.erasure_marks = ErasureMarks()
+        group.domains[ErasureMarks.name] = self.erasure_marks
+        self._clearing: asyncio.Task[None] | None = None
         self.log = log
         self.files = files
         self._rng = rng
@@ -125,13 +140,15 @@ class OwnedGroup:
             options.lake_grace_ms,
             told("gc"),
         )
-        if log is None:
-            # A swap of files is not in the log, so no other node would know of it; backups and erasures copy and cut
-            # files of the log.
+        if log is not None:
+            # A swap of files is not in the log, so no other node would know of it.
+            self.swapper = Swapper(group, lake, self.flusher, files.open)
+        copied = log if shared is None else shared.log
+        erased, marks = (log, None) if shared is None else (shared.erased, self.erasure_marks)
+        if copied is None or erased is None:
             return
-        self.swapper = Swapper(group, lake, self.flusher, files.open)
-        self.backups = Backups(group, log, self.flusher, files.copy, files.held_directory, rng)
-        self.eraser = Eraser(group, log, self.flusher, lake, self.backups, files.open, files.scrub)
+        self.backups = Backups(group, copied, self.flusher, files.copy, files.held_directory, rng)
+        self.eraser = Eraser(group, erased, marks, self.flusher, lake, self.backups, files.open, files.scrub)
         self.lake_gc.held = self.upkeep.held = self.backups.held
 
     @property
@@ -163,6 +180,24 @@ class OwnedGroup:
             self.flusher.start()
         if self.lake_gc is not None:
             self.lake_gc.start()
+        if self.erasure_marks.due:
+            self._clearing = asyncio.get_running_loop().create_task(self._clear_or_tell())
+
+    async def _clear_or_tell(self) -> None:
+        try:
+            await checkpoint(self.group)
+            await self.clear_traces()
+        except OSError as error:
+            self._report("upkeep", str(error))
+
+    async def clear_traces(self) -> None:
+        """Something was erased while another node owned the group: what deleted rows left in the catalog's file goes,
+        if a checkpoint has deleted them. Raises OSError; then it stays due."""
+        marks, files = self.erasure_marks, self.files
+        if marks.due and files is not None and marks.position <= self.group.catalog.position:
+            async with self.group.locks.checkpointing:
+                await asyncio.to_thread(files.scrub, None)
+            marks.cleared()
 
     async def rest(self) -> None:
         """Ends what works for the lake, and waits for what of it is under way. Requests are served as before."""
@@ -176,6 +211,8 @@ class OwnedGroup:
     async def stop(self) -> None:
         """Ends everything, takes a last checkpoint and closes log and catalog. May be called after a failed start."""
         await self.rest()
+        if self._clearing is not None:
+            await asyncio.gather(self._clearing, return_exceptions=True)
         if self._lake_files is not None:
             self._lake_files.close()
         await self.upkeep.stop()

@@ -28,8 +28,20 @@ class Questions(Protocol):
         """The processes that are there now, in ascending order."""
         ...
 
+    @property
+    def on_change(self) -> list[Callable[[], None]]:
+        """Called after `everyone` or the owner of a group may have changed."""
+        ...
+
     def owner(self, group: int) -> int:
         """The process that serves a group. Raises MemberUnavailable when there is none now."""
+        ...
+
+    async def wait_for_owner(self, group: int) -> int:
+        """The process that serves a group; waits a while when none does, because it is changing hands.
+
+        Raises MemberUnavailable.
+        """
         ...
 
     def register(self, name: str, answer: Answer) -> None: ...
@@ -56,9 +68,13 @@ class LocalQuestions:
     everyone = (0,)
 
     def __init__(self) -> None:
+        self.on_change: list[Callable[[], None]] = []
         self._answers: dict[str, Answer] = {}
 
     def owner(self, group: int) -> int:
+        return 0
+
+    async def wait_for_owner(self, group: int) -> int:
         return 0
 
     def register(self, name: str, answer: Answer) -> None:

@@ -13,11 +13,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import msgspec
 
 from headwater.log import entries
 from headwater.log.medium import Entries, Gone, Lost, MediumError, Taken, Unavailable, Unsure
+from headwater.log.quorum_copy import QuorumCopy
 from headwater.log.quorum_entries import (
     KIND_BATCH,
     KIND_CLAIM,
@@ -115,6 +117,9 @@ class QuorumLog:
         self.kept_after: int | None = None
         """An owner purges nothing that ends after this position, whatever `trim` allows: others begin there. None:
         everything that `trim` allows may go."""
+        self._held_after: int | None = None
+        self._copy: QuorumCopy | None = None
+        """Is told of what is acknowledged."""
         self._begun: list[tuple[str, int]] = []
         self._confirmed_s = 0.0
         """When the newest entry that is acknowledged was sent."""
@@ -157,7 +162,7 @@ class QuorumLog:
         self._reader = Reader(cursor, claim)
         self._loaded = []
         self._ends.clear()
-        begun = cursor.number == 1 or cursor.incarnation != 0
+        begun = cursor.incarnation != 0
         while found := await self._medium.read(self._reader.cursor.number, READ_BYTES):
             if not begun:
                 self._reader.begin(*found[0])
@@ -240,6 +245,24 @@ class QuorumLog:
         self._entry_bytes_max = self._medium.entry_bytes_max
         self._owns = True
         return claim
+
+    async def begin(self, position: int, epoch: int, identity: str) -> None:
+        """Makes the log's first entry, which says that the log goes on at `position`: a catalog holds everything before
+        it, and another log held it once. Nobody owns the group afterwards. Epochs rise from `epoch` on: whoever claims
+        has a higher one than any owner of the other log had.
+
+        Whoever calls has loaded the log and found nothing; else Behind. Raises like `claim`.
+        """
+        if self._reader.cursor != Cursor():
+            raise Behind("the log has entries already")
+        self._reader.cursor = Cursor(1, position, epoch, False, int(identity, 16))
+        try:
+            await self.claim(Claim("", "", incarnation=self._token(8).hex()))
+        except BaseException:
+            self._reader.cursor = Cursor()
+            raise
+        self._owns = False
+        self.head = position
 
     def start(self, on_progress: Callable[[], None]) -> None:
         """See `Log.start`. Only after `claim`."""
@@ -361,6 +384,8 @@ class QuorumLog:
             self._confirmed_s = sent.begun_s
             self._reader.cursor = Cursor(sent.number + 1, sent.end, self._next.epoch, False, self._next.incarnation)
             self._ends.append((sent.end, sent.number))
+            if self._copy is not None:
+                self._copy.acknowledged(sent.number, sent.data)
             moved = moved or sent.end > self.synced
             self.written = self.synced = sent.end
             for barrier in sent.barriers:
@@ -393,13 +418,39 @@ class QuorumLog:
         if self.failure is None:
             self._fail(LogFailure(BROKEN, reason))
 
+    # ---- backups ------------------------------------------------------------------------------------------------
+
+    def hold(self, after: int | None) -> None:
+        """See `CopiedLog.hold`. For an owner."""
+        self._held_after = after
+        if after is None:
+            self._copy = None
+
+    async def begin_copy(self, after: int, known: int, to: Path) -> QuorumCopy:
+        """See `CopiedLog.begin_copy`: on return everything is fetched that was acknowledged at the call. What comes
+        later is kept in memory until the copy advances."""
+        end = self._reader.cursor
+        number = next((number for position, number in self._ends if position > after), end.number)
+        copy = self._copy = QuorumCopy(end.position, known, to)
+        try:
+            while number < end.number:
+                found = await self._medium.read(number, READ_BYTES)
+                if not found:
+                    raise OSError(f"entry {number} of the log cannot be read")
+                await asyncio.to_thread(copy.fetched, [one for one in found if one[0] < end.number])
+                number = found[-1][0] + 1
+        except (MediumError, LogDamaged) as error:
+            raise OSError(str(error)) from error
+        return copy
+
     # ---- forgetting and closing ---------------------------------------------------------------------------------
 
     def trim(self, below: int) -> None:
         """See `Log.trim`. A standby forgets what it knows of those entries; only an owner lets them be purged."""
         number = 0
-        if self._owns and self.kept_after is not None:
-            below = min(below, self.kept_after)
+        for limit in (self.kept_after, self._held_after):
+            if self._owns and limit is not None:
+                below = min(below, limit)
         # The newest entry stays: it says where the log ends.
         while len(self._ends) > 1 and self._ends[0][0] <= below:
             self.head, number = self._ends.popleft()
@@ -407,6 +458,14 @@ class QuorumLog:
             self._purge_below = number + 1
             if self._purging is None:
                 self._purging = asyncio.get_running_loop().create_task(self._purge())
+
+    async def purged(self) -> None:
+        """On return what `trim` allowed to go so far is gone. Raises MediumError."""
+        while self._purging is not None:
+            await asyncio.wait([self._purging])
+        if self._ends:
+            # All before the oldest one that is kept: what an earlier purge has left goes, too.
+            await self._medium.purge(self._ends[0][1])
 
     async def _purge(self) -> None:
         done = 0

@@ -15,6 +15,9 @@ Owns what makes an entry valid, and where a reader stands. Never talks to a medi
     64  u64  xxh3-64 of everything before it, and of a claim's body; frames prove themselves
     72  ...  body: of a BATCH the frames of its events (none: a barrier), of a CLAIM its msgpack
 
+The first entry is a claim. It may stand at a position above 0: then the log continues another one that is no more, and
+a catalog that is true for that position holds what it held (see `cluster.new_log`).
+
 An epoch begins with a claim and ends with the first entry that is not of it. What follows up to the next claim of a
 higher epoch is void: it was sent by an owner that did not yet know that it had lost the group.
 """
@@ -102,8 +105,8 @@ def encode_entry(kind: int, at: Cursor, token: bytes, parts: list[bytes]) -> byt
 
 
 CONTINUES_AT = 2
-"""The number of the first entry of a log that goes on where another one ended, which is lost. Entry 1 is at position 0:
-a log that begins with another number is read like one whose beginning was purged."""
+"""The number of the first entry of a log that goes on where another one ended, which is lost: it is read like one whose
+beginning was purged. (A new cluster's log that continues another one begins with entry 1: see `cluster.new_log`.)"""
 
 
 def continuing_entry(position: int, incarnation: int, token: bytes, claim: Claim) -> bytes:
@@ -124,6 +127,8 @@ class Reader:
         if len(data) < HEAD_BYTES or data[:4] != _MAGIC:
             raise LogDamaged(number, 0, "that is not an entry of a log")
         _, kind, _, _, incarnation, _, epoch, position, _, _ = _HEAD.unpack_from(data)
+        if number == 1 and kind != KIND_CLAIM:
+            raise LogDamaged(number, position, "a log begins with a claim, and this is none")
         self.cursor = Cursor(number, position, epoch - (kind == KIND_CLAIM), False, incarnation)
 
     def take(self, number: int, data: bytes) -> list[tuple[int, Event]]:

@@ -162,7 +162,7 @@ class Wal:
             self.commit()
             self._sealed = True
 
-    def roll(self) -> int:
+    def begin_part(self) -> int:
         batch = self._batch
         if batch is None:
             batch = self._batch = _Batch(self._base, self.tail)
@@ -179,6 +179,9 @@ class Wal:
     def hold(self, after: int | None) -> None:
         self._held = after
 
+    async def begin_copy(self, after: int, known: int, to: Path) -> WalCopy:
+        return self.copy(after, known, to)
+
     def copy(self, after: int, known: int, to: Path) -> WalCopy:
         return WalCopy(self._directory, lambda: list(self._bases), after, known, to)
 
@@ -190,12 +193,13 @@ class Wal:
             self._jobs.put(path.unlink)
             self.head = self._bases[0]
 
-    def forget(self) -> Future[None]:
+    async def forget(self, below: int) -> None:
         forgotten: Future[None] = Future()
         if self._closed:
-            forgotten.set_exception(OSError("the log is closed"))
-            return forgotten
+            raise OSError("the log is closed")
         head = self._bases[0]
+        if head < below:
+            raise OSError(f"the log is held from position {head} on")
 
         def work() -> None:
             try:
@@ -206,7 +210,7 @@ class Wal:
                 forgotten.set_result(None)
 
         self._jobs.put(work)
-        return forgotten
+        await asyncio.wrap_future(forgotten)
 
     def close(self) -> None:
         if self._closed:

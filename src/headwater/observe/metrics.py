@@ -30,11 +30,14 @@ class Gauge(msgspec.Struct, frozen=True):
 
 
 class Metrics:
-    """One table of readings, exported in both forms, over all processes of the node."""
+    """One table of readings, exported in both forms, over all processes of the node. In a cluster a node is asked for
+    its own numbers: whoever gathers them asks each."""
 
-    def __init__(self, questions: Questions) -> None:
+    def __init__(self, questions: Questions, in_cluster: bool = False) -> None:
         self._readings: list[Gauge] = []
         self._questions = questions
+        self._is_whole = questions.alone or in_cluster
+        """The node is this process."""
         questions.register("readings", self._answer)
 
     def add(self, *readings: Gauge) -> None:
@@ -44,15 +47,15 @@ class Metrics:
         return {reading.name: reading.read() for reading in self._readings}
 
     async def _values(self) -> dict[str, float]:
+        if self._is_whole:
+            return await self._answer()
         members = self._questions.everyone
         found = [values for values in await asyncio.gather(*map(self._of, members)) if values is not None]
         values = {
             reading.name: reading.merge([one[reading.name] for one in found if reading.name in one])
             for reading in self._readings
         }
-        if not self._questions.alone:
-            values |= {"workers": len(members), "workers_answering": len(found)}
-        return values
+        return values | {"workers": len(members), "workers_answering": len(found)}
 
     async def _of(self, member: int) -> dict[str, float] | None:
         try:

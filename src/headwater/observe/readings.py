@@ -1,7 +1,7 @@
 """What a node tells of itself in numbers: each part's counters under their names.
 
 Owns names and help texts. Never counts: it reads plain ints of the parts when somebody asks. A number of groups is the
-sum over those of this process.
+sum over those of this process; what has been counted since the start stays in it when a group leaves.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 from headwater.observe.metrics import Gauge
 
+FORWARDED = "Requests sent on to another process."
+
 if TYPE_CHECKING:
     from headwater.cluster.forwarding import Forwarder
     from headwater.cluster.handover import Handover
@@ -18,45 +20,72 @@ if TYPE_CHECKING:
     from headwater.doors.http.server import HttpServer
     from headwater.doors.s3p.server import S3pServer
     from headwater.engine.engine import Engine
+    from headwater.engine.flush import Flusher
+    from headwater.engine.lake_gc import LakeGc
     from headwater.engine.owned_group import OwnedGroup
+    from headwater.observe.cluster_readings import ClusterReadings
     from headwater.subscriptions.manager import Manager
 
 
-def _summed(engine: Engine, read: Callable[[OwnedGroup], float]) -> Callable[[], float]:
-    return lambda: sum(read(owned) for owned in engine.owned.values())
+class _SinceStart:
+    """A listener of the engine: what groups counted here, those that have left among them. A group that comes may have
+    counted before."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._elsewhere: dict[Callable[[OwnedGroup], float], float] = {}
+        """By what is counted: the counts of groups that left, without those with which groups came."""
+        engine.listeners.append(self)
+
+    def reader(self, read: Callable[[OwnedGroup], float]) -> Callable[[], float]:
+        self._elsewhere[read] = 0
+        return lambda: self._elsewhere[read] + sum(map(read, self._engine.owned.values()))
+
+    def entered(self, owned: OwnedGroup) -> None:
+        for read in self._elsewhere:
+            self._elsewhere[read] -= read(owned)
+
+    def left(self, owned: OwnedGroup) -> None:
+        for read in self._elsewhere:
+            self._elsewhere[read] += read(owned)
 
 
 def engine_gauges(engine: Engine) -> list[Gauge]:
-    def total(name: str, text: str, read: Callable[[OwnedGroup], float], counts: bool = False) -> Gauge:
-        return Gauge(name, text, _summed(engine, read), counts)
+    since_start = _SinceStart(engine)
 
+    def total(name: str, text: str, read: Callable[[OwnedGroup], float], counts: bool = False) -> Gauge:
+        return Gauge(name, text, lambda: sum(map(read, engine.owned.values())), counts)
+
+    def count(name: str, text: str, read: Callable[[OwnedGroup], float], counts: bool = True) -> Gauge:
+        return Gauge(name, text, since_start.reader(read), counts)
+
+    def of_lake(name: str, text: str, read: Callable[[Flusher, LakeGc], float]) -> Gauge:
+        return count(name, text, lambda one: 0 if one.flusher is None else read(one.flusher, one.lake_gc))  # type: ignore[arg-type]
+
+    appends = since_start.reader(lambda one: one.group.appends_count)
     found = [
-        Gauge("appends", "Appends accepted since the start.", lambda: _appends(engine), True),
+        Gauge("appends", "Appends accepted since the start.", lambda: engine.joined_count + appends(), True),
         total("streams_loaded", "Streams whose metadata is in memory.", lambda one: len(one.group.loaded.by_key)),
         total("hot_bytes", "Memory taken by records that are not in the lake.", lambda one: one.group.loaded.hot_bytes),
         total("log_tail_position", "Log position after the newest event.", lambda one: one.group.log.tail, True),
         total("log_synced_position", "Position up to which the log is synced.", lambda one: one.group.log.synced, True),
         total("log_failed", "Logs that acknowledge nothing any more.", lambda one: int(one.group.failed)),
-        total("checkpoints", "Checkpoints taken since the start.", lambda one: one.upkeep.checkpoints_count, True),
+        count("checkpoints", "Checkpoints taken since the start.", lambda one: one.upkeep.checkpoints_count),
         total("lake_position", "Position up to which the lake has all.", lambda one: one.group.lake_position(), True),
-        total("cold_reads", "Reads that went to the lake.", lambda one: one.reads.reads_count, True),
+        count("cold_reads", "Reads that went to the lake.", lambda one: one.reads.reads_count),
         total("cold_reads_pending", "Reads that wait for the lake.", lambda one: one.reads.pending),
     ]
     if any(owned.flusher is None for owned in engine.owned.values()):
         return found
     return [
         *found,
-        total("flushes", "Files settled into the lake.", lambda one: one.flusher.flushes_count, True),  # type: ignore[union-attr]
-        total("flushed_bytes", "Payload bytes settled into the lake.", lambda one: one.flusher.flushed_bytes, True),  # type: ignore[union-attr]
+        of_lake("flushes", "Files settled into the lake.", lambda flusher, _: flusher.flushes_count),
+        of_lake("flushed_bytes", "Payload bytes settled into the lake.", lambda flusher, _: flusher.flushed_bytes),
         Gauge("flush_lag_seconds", "Time since everything was settled.", lambda: _lag_s(engine), merge=max),
-        total("lake_gc_runs", "Runs of the lake's gc.", lambda one: one.lake_gc.runs_count, True),  # type: ignore[union-attr]
-        total("lake_gc_files", "Files deleted by the lake's gc.", lambda one: one.lake_gc.files_deleted_count, True),  # type: ignore[union-attr]
-        total("lake_gc_bytes", "Bytes deleted by the lake's gc.", lambda one: one.lake_gc.bytes_deleted, True),  # type: ignore[union-attr]
+        of_lake("lake_gc_runs", "Runs of the lake's gc.", lambda _, gc: gc.runs_count),
+        of_lake("lake_gc_files", "Files deleted by the lake's gc.", lambda _, gc: gc.files_deleted_count),
+        of_lake("lake_gc_bytes", "Bytes deleted by the lake's gc.", lambda _, gc: gc.bytes_deleted),
     ]
-
-
-def _appends(engine: Engine) -> int:
-    return engine.joined_count + sum(owned.group.appends_count for owned in engine.owned.values())
 
 
 def _lag_s(engine: Engine) -> float:
@@ -78,7 +107,24 @@ def member_gauges(handover: Handover, forwarder: Forwarder) -> list[Gauge]:
     return [
         Gauge("connections_handed_over", sent, lambda: handover.sent_count, counts=True),
         Gauge("connections_taken_over", received, lambda: handover.received_count, counts=True),
-        Gauge("requests_forwarded", "Requests sent on to another worker.", lambda: forwarder.forwarded_count, True),
+        Gauge("requests_forwarded", FORWARDED, lambda: forwarder.forwarded_count, True),
+    ]
+
+
+def cluster_gauges(cluster: ClusterReadings, forwarder: Forwarder) -> list[Gauge]:
+    """Of one node: its own numbers, and the cluster as it sees it."""
+    suspended = "Times that a group was not served for lack of an answer of its log."
+    failing = "Groups whose last step with a catalog snapshot failed."
+    return [
+        Gauge("cluster_nodes_alive", "Nodes that answer, this one among them.", cluster.nodes_alive),
+        Gauge("cluster_groups_owned", "Groups that this node owns.", cluster.groups_owned),
+        Gauge("cluster_groups_without_owner", "Groups without one.", lambda: len(cluster.groups_without_owner())),
+        Gauge("cluster_standbys_ready", "Groups that this node could take over at once.", cluster.standbys_ready),
+        Gauge("cluster_snapshots_failing", failing, cluster.snapshots_failing),
+        Gauge("cluster_claims", "Groups taken over since the start.", cluster.claims, counts=True),
+        Gauge("cluster_hand_overs", "Groups handed over since the start.", cluster.hand_overs, counts=True),
+        Gauge("cluster_suspensions", suspended, cluster.suspensions, counts=True),
+        Gauge("requests_forwarded", FORWARDED, lambda: forwarder.forwarded_count, True),
     ]
 
 

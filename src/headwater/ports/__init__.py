@@ -31,6 +31,7 @@ from headwater.ports.lake import SwapFiles as SwapFiles
 from headwater.ports.log import BROKEN as BROKEN
 from headwater.ports.log import FENCED as FENCED
 from headwater.ports.log import UNKNOWN as UNKNOWN
+from headwater.ports.log import CopiedLog as CopiedLog
 from headwater.ports.log import FileLog as FileLog
 from headwater.ports.log import Log as Log
 from headwater.ports.log import LogCopy as LogCopy

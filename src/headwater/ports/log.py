@@ -6,7 +6,6 @@ Owns the contract that every log passes (`tests/log/contract.py`). Never encodes
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Protocol
 
@@ -32,7 +31,7 @@ class LogCopy(Protocol):
     def advance(self, upto: int) -> list[Event]:
         """Copies on, up to a synced position. Returns the events it met after `known` that are no appends.
 
-        Blocks. Raises OSError, also for a log that is damaged.
+        Blocks, for longer the more there is to copy. Raises OSError, also for a log that is damaged.
         """
         ...
 
@@ -128,26 +127,32 @@ class SharedLog(Log, Protocol):
         ...
 
 
-class FileLog(Log, Protocol):
+class CopiedLog(Log, Protocol):
+    """A log that backups take from."""
+
+    def hold(self, after: int | None) -> None:
+        """Until it is told None, the log forgets nothing that ends after the position, whatever `trim` allows."""
+        ...
+
+    async def begin_copy(self, after: int, known: int, to: Path) -> LogCopy:
+        """Begins a copy of every event that ends after `after`, into the file `to`. The log must be held meanwhile, and
+        the copy ends with that. Raises OSError, also for a log that cannot be read."""
+        ...
+
+
+class FileLog(CopiedLog, Protocol):
     """A log in files of this machine, and what only files can do."""
 
     def seal(self) -> None:
         """Leaves a witness after the last batch when the log is idle, so that later damage to it is recognised."""
         ...
 
-    def roll(self) -> int:
+    def begin_part(self) -> int:
         """Hands everything gathered to the writer, and begins a new file after it. Returns where that begins: what
         ends at or below it shares no file with what comes later."""
         ...
 
-    def hold(self, after: int | None) -> None:
-        """Until it is told None, the log forgets nothing that ends after the position, whatever `trim` allows."""
-        ...
-
-    def copy(self, after: int, known: int, to: Path) -> LogCopy:
-        """Begins a copy of every event that ends after `after`, into the file `to`. The log must be held meanwhile."""
-        ...
-
-    def forget(self) -> Future[None]:
-        """Done when the files that `trim` allowed to go so far are off the disk. Its exception is an OSError."""
+    async def forget(self, below: int) -> None:
+        """On return the files that `trim` allowed to go so far are off the disk: nothing that ends at or below the
+        position is left. Raises OSError."""
         ...

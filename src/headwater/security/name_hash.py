@@ -5,6 +5,8 @@ hash tells nobody else which stream it is about.
 
     DATA/receipt-key    headwater-receipt-key 1
                         <base64url of 32 bytes>
+
+The nodes of a cluster share theirs (see `security.shared_secret`): a receipt is the same whoever gave it.
 """
 
 from __future__ import annotations
@@ -13,9 +15,14 @@ import hashlib
 import hmac
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from headwater.ports import Rng
 from headwater.security.secret_file import read_secret, write_secret
+from headwater.security.shared_secret import FOLDER, BadSharedSecret, shared_secret
+
+if TYPE_CHECKING:
+    from headwater.log.object_places import ObjectPlace
 
 FILE_NAME = "receipt-key"
 _HEADER = "headwater-receipt-key 1"
@@ -38,16 +45,40 @@ class NameHash:
         path = directory / FILE_NAME
         try:
             if not path.exists():
-                text = urlsafe_b64encode(rng.token(_KEY_BYTES)).decode()
-                write_secret(path, f"{_HEADER}\n{text}\n")
-            lines = read_secret(path).splitlines()
-            key = urlsafe_b64decode(lines[1]) if len(lines) == 2 and lines[0] == _HEADER else b""
+                write_secret(path, _made(rng))
+            text = read_secret(path)
         except (OSError, ValueError) as error:
             raise BadReceiptKey(f"cannot read or make the key file {path}: {error}") from None
-        if len(key) != _KEY_BYTES:
-            raise BadReceiptKey(f"{path} is not a key file; restore it, or remove it so that a new key is made")
-        return cls(key)
+        return cls(_parsed(text, str(path)))
+
+    @classmethod
+    async def shared(cls, place: ObjectPlace, cluster_secret: bytes, rng: Rng) -> NameHash:
+        """With the key of the cluster whose objects lie in `place`, made by its first node.
+
+        Raises BadReceiptKey, and Unavailable or Unsure when the store does not answer.
+        """
+        try:
+            text = await shared_secret(place, FILE_NAME, _made(rng), cluster_secret, rng)
+        except BadSharedSecret as error:
+            raise BadReceiptKey(str(error)) from None
+        return cls(_parsed(text, f"the object {FOLDER}/{FILE_NAME}"))
 
     def of(self, name: str) -> str:
         """The hash of a stream's name, `bucket/name`."""
         return f"hmac-sha256:{self._id}:{hmac.digest(self._key, name.encode(), 'sha256').hex()}"
+
+
+def _made(rng: Rng) -> str:
+    return f"{_HEADER}\n{urlsafe_b64encode(rng.token(_KEY_BYTES)).decode()}\n"
+
+
+def _parsed(text: str, where: str) -> bytes:
+    lines = text.splitlines()
+    if len(lines) == 2 and lines[0] == _HEADER:
+        try:
+            key = urlsafe_b64decode(lines[1])
+            if len(key) == _KEY_BYTES:
+                return key
+        except ValueError:
+            pass
+    raise BadReceiptKey(f"{where} is not a key file; restore it, or remove it so that a new key is made")

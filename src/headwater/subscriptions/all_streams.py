@@ -9,7 +9,7 @@ of such hints, and asks for those again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -22,6 +22,7 @@ AWAY = (MemberUnavailable, OutcomeUnknown, GroupMoved)
 """What a question ends with when the other process cannot answer it."""
 QUESTION_STREAMS = 2_000
 """Streams in one question."""
+NOBODY: Mapping[int, int] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,29 +76,56 @@ class AllStreams:
         home = engine.home(key_of(path))
         return engine.place(key_of(path)) if home in engine.owned else home
 
-    async def look(self, places: dict[str, int]) -> Looked:
-        """The stream of each path, sought in its group, as it is on return."""
+    async def look(self, places: dict[str, int], owners: Mapping[int, int] = NOBODY) -> Looked:
+        """The stream of each path, sought in its group, as it is on return. `owners`: who is asked about a group, if
+        that is not whoever is seen to serve it."""
         looked, where, owned = Looked(), dict(places), self._engine.owned
         todo = {path for path, group in where.items() if group not in owned}
+        asked: set[str] = set()
         with self._touching() as touched:
             while True:
                 touched.clear()
-                moved = await self._look_elsewhere(todo, where, looked) if todo else set()
+                moved = await self._look_elsewhere(todo, where, looked, owners) if todo else set()
+                asked |= todo
                 # Last, and anew in every round: no hint tells that these changed.
                 here = [place for place in where.items() if place[1] in owned]
-                found_here = await self.local.look_all(here)
+                asked.difference_update(path for path, _ in here)
+                try:
+                    found_here = await self.local.look_all(here)
+                except GroupMoved:
+                    found_here = []
                 again = (moved | touched) & where.keys() - looked.unknown.keys()
-                todo = {path for path in again if where[path] not in owned}
-                if not todo:
+                # One whose group has left since has been looked for nowhere.
+                todo = {path for path, group in where.items() if group not in owned and path not in asked}
+                todo |= {path for path in again if where[path] not in owned}
+                if not todo and len(found_here) == len(here) and all(group in owned for _, group in here):
                     break
         for (path, _), found in zip(here, found_here, strict=True):
+            looked.found.pop(path, None)
+            looked.unknown.pop(path, None)
             if found is not None:
                 looked.found[path] = found
         return looked
 
-    async def _look_elsewhere(self, paths: set[str], where: dict[str, int], looked: Looked) -> set[str]:
+    async def _look_elsewhere(
+        self, paths: set[str], where: dict[str, int], looked: Looked, owners: Mapping[int, int]
+    ) -> set[str]:
         """Asks for the paths; returns those that live in another group than `where` said, and corrects that."""
-        asked = self._questions({path: where[path] for path in paths})
+        by_member: dict[int, list[tuple[str, int]]] = {}
+        for path in paths:
+            group = where[path]
+            try:
+                member = owners[group] if group in owners else self._engine.questions.owner(group)
+            except MemberUnavailable as failure:
+                looked.found.pop(path, None)
+                looked.unknown[path] = failure
+            else:
+                by_member.setdefault(member, []).append((path, group))
+        asked = [
+            (member, part[at : at + QUESTION_STREAMS])
+            for member, part in by_member.items()
+            for at in range(0, len(part), QUESTION_STREAMS)
+        ]
         moved: set[str] = set()
         for answer in await asyncio.gather(*(self._ask(member, part) for member, part in asked)):
             for path, state in answer.items():
@@ -111,16 +139,6 @@ class AllStreams:
                     looked.found[path] = state
         return moved
 
-    def _questions(self, places: dict[str, int]) -> list[tuple[int, list[tuple[str, int]]]]:
-        by_member: dict[int, list[tuple[str, int]]] = {}
-        for place in places.items():
-            by_member.setdefault(self._engine.questions.owner(place[1]), []).append(place)
-        return [
-            (member, part[at : at + QUESTION_STREAMS])
-            for member, part in by_member.items()
-            for at in range(0, len(part), QUESTION_STREAMS)
-        ]
-
     async def _ask(self, member: int, places: list[tuple[str, int]]) -> dict[str, State | Failure]:
         try:
             states = await self._engine.questions.ask(member, "subscriptions_look", places, into=list[State])
@@ -128,16 +146,19 @@ class AllStreams:
             return {path: failure for path, _ in places}
         return {path: state for (path, _), state in zip(places, states, strict=True)}
 
-    async def matching(self, member: int, patterns: list[str]) -> AsyncIterator[list[Row]]:
-        """The streams of a process that the patterns take in, in slices. What a hint told of meanwhile is left out."""
+    async def matching(self, member: int, patterns: list[str], groups: list[int]) -> AsyncIterator[list[Row]]:
+        """The streams of a process's groups that the patterns take in, in slices. What a hint told of meanwhile is left
+        out. Raises GroupMoved when one of the groups leaves it."""
         questions = self._engine.questions
         after: str | None = ""
         while after is not None:
             with self._touching() as touched:
                 rows, after = await questions.ask(
-                    member, "subscriptions_matching", patterns, after, into=tuple[list[Row], str | None]
+                    member, "subscriptions_matching", patterns, after, groups, into=tuple[list[Row], str | None]
                 )
-            yield [row for row in rows if row[0] not in touched]
+            # What has come to this process since is known here, and compared here.
+            come = self._engine.owned.keys() if member != questions.me else ()
+            yield [row for row in rows if row[0] not in touched and self.group_of(row[1]) not in come]
             await asyncio.sleep(0)
 
     async def check_edges(self, acks: list[tuple[str, int, int]]) -> None:

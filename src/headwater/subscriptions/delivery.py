@@ -40,7 +40,7 @@ class Client(Protocol):
 class Deliveries:
     def __init__(self, wakes: Wakes, streams: AllStreams, keys: Keys, client: Client, rng: Rng) -> None:
         self._wakes = wakes
-        self._by_uid = wakes.index.by_uid
+        self._index = wakes.index
         self._streams = streams
         self._keys = keys
         self._rng = rng
@@ -57,7 +57,7 @@ class Deliveries:
 
     def issued(self, sub: Subscription, wake_id: str) -> None:
         """The wake is durable: someone may hear of it now."""
-        if sub.uid not in self._by_uid:
+        if not self._index.holds(sub):
             return
         self._durable[sub.uid] = wake_id
         if sub.config.kind == WEBHOOK:
@@ -70,6 +70,9 @@ class Deliveries:
 
     def forget(self, sub: Subscription) -> None:
         self._durable.pop(sub.uid, None)
+        again = self._again.pop(sub.uid, None)
+        if again is not None:
+            again.cancel()
 
     async def stop(self) -> None:
         for handle in self._again.values():
@@ -92,7 +95,7 @@ class Deliveries:
 
     def _due(self, sub: Subscription) -> Wake | None:
         current = sub.wake
-        if current is None or sub.leased or sub.uid not in self._by_uid:
+        if current is None or sub.leased or not self._index.holds(sub):
             return None
         return current if self._durable.get(sub.uid) == current.wake_id else None
 
@@ -106,12 +109,13 @@ class Deliveries:
                 event = await self._deliver(sub, current)
             except DeliveryFailed as failure:
                 event = self._failed(sub, current, str(failure))
-            if sub.uid in self._by_uid:
+            if self._index.holds(sub):
                 self._wakes.try_note(event)
         finally:
             self._under_way.discard(sub.uid)
-        # A wake that was made while this attempt ran has waited for it.
-        self._go_on(sub)
+        # A wake that was made while this attempt ran has waited for it; perhaps of a subscription whose group left and
+        # came back meanwhile.
+        self._go_on(self._index.by_uid.get(sub.uid, sub))
 
     async def _deliver(self, sub: Subscription, current: Wake) -> model.Event | None:
         """Sends the webhook; returns what its answer means. Raises DeliveryFailed."""
@@ -180,7 +184,7 @@ class Deliveries:
                 # A wake stream of very many subscriptions: an event that is there twice does no harm.
                 await self._streams.announce(path, payload, None)
         except Failure as failure:
-            if sub.uid not in self._by_uid:
+            if not self._index.holds(sub):
                 return  # it was deleted, or its group is served by another process
             if isinstance(failure, LogUnavailable) and self._wakes.group(sub.id).log.failure is not None:
                 return  # nothing goes on here before a restart

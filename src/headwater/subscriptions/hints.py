@@ -6,8 +6,11 @@ Owns the interests of every other process and the hints that it has not acknowle
     subscriptions_news    (asker, session, acknowledged seq, wait ms) -> hints after it; None: the session is not known
 
 A hint stays until the asker acknowledges it, so that an answer that was lost is given again. Hints of one stream are
-one hint, with the newest seq. A session that is not known, because this process restarted or too many hints waited,
-tells the asker to begin a new one and to look for itself at what it may have missed.
+one hint, with the newest seq. A session that is not known, because this process restarted, did not see the asker for a
+while or kept too many hints, tells the asker to begin a new one and to look for itself at what it may have missed.
+
+A group that another process served before enters this one with a hint too: the asker has to look at its streams for
+itself, because what the other process had to tell may never have been told.
 """
 
 from __future__ import annotations
@@ -35,11 +38,16 @@ class Hint(msgspec.Struct, frozen=True, array_like=True):
     seq: int
     path: str
     sid: int
+    """Of the stream; of a group that entered, its number."""
     fork_at: int
     start: int
     """Where the first of the growths begins that this hint stands for."""
     tail: int
     deleted: bool
+    entered: bool = False
+    """Not about a stream: the process serves a group from now on that it did not serve before."""
+    epoch: int = 0
+    """Of the process's ownership of the group: a later owner knows better."""
 
 
 class _Asker:
@@ -50,7 +58,7 @@ class _Asker:
         self.patterns = Patterns()
         self.paths: set[str] = set()
         self.hints: dict[int, Hint] = {}
-        """By sid, in the order of their seqs."""
+        """By sid, and by -1 - number for groups that entered, in the order of their seqs."""
         self.waiting: set[asyncio.Future[None]] = set()
 
     def wants(self, path: str) -> bool:
@@ -62,8 +70,8 @@ class _Asker:
                 future.set_result(None)
 
     def acknowledge(self, seq: int) -> None:
-        for hint in list(takewhile(lambda hint: hint.seq <= seq, self.hints.values())):
-            del self.hints[hint.sid]
+        for key, _ in list(takewhile(lambda entry: entry[1].seq <= seq, self.hints.items())):
+            del self.hints[key]
 
 
 class Hints:
@@ -76,11 +84,28 @@ class Hints:
         self._wanted_by: dict[int, tuple[int, str, list[_Asker]]] = {}
         """By sid: version, path, who wants to hear of it. Overflow: all are forgotten."""
         self._closed = False
+        self._questions = engine.questions
+        self._owned = engine.owned
+        self._groups_count = engine.groups_count
         self._me = engine.questions.me
         engine.questions.register("subscriptions_watch", self._answer_watch)
         engine.questions.register("subscriptions_news", self._answer_news)
         if not engine.questions.alone:
             engine.observe(self)
+            engine.questions.on_change.append(self._forget_absent)
+
+    def _forget_absent(self) -> None:
+        """A process that is not there any more asks for nothing; one that comes back begins a new session."""
+        for member in self._askers.keys() - {*self._questions.everyone}:
+            self._forget(self._askers[member])
+
+    def entered(self, group: int, epoch: int) -> None:
+        """This process serves the group from now on: its streams may have done what nobody was told of."""
+        for asker in list(self._askers.values()):
+            self._seq += 1
+            asker.hints.pop(-1 - group, None)
+            asker.hints[-1 - group] = Hint(self._seq, "", group, 0, 0, 0, False, True, epoch)
+            self._told(asker)
 
     def close(self) -> None:
         """Nobody waits for a hint any more: questions that would are refused."""
@@ -122,7 +147,13 @@ class Hints:
         self._seq += 1
         before = asker.hints.pop(stream.sid, None)
         start = start if before is None else before.start
-        asker.hints[stream.sid] = Hint(self._seq, path, stream.sid, stream.fork_at, start, stream.visible, deleted)
+        owned = self._owned.get(stream.sid % self._groups_count)
+        epoch = 0 if owned is None else owned.group.epoch
+        facts = (path, stream.sid, stream.fork_at, start, stream.visible, deleted)
+        asker.hints[stream.sid] = Hint(self._seq, *facts, False, epoch)
+        self._told(asker)
+
+    def _told(self, asker: _Asker) -> None:
         if asker.waiting:
             asker.wake()
         if len(asker.hints) > HINTS_MAX:

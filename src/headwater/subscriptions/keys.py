@@ -1,7 +1,8 @@
 """The node's own secrets: the Ed25519 key that signs webhooks, and the secret that wake tokens are derived from.
 
-Owns the file that keeps them, written once and readable by its owner alone. Never lets a secret into the log, the
-catalog or a log line: tokens are computed again whenever they are needed, also after a restart.
+Owns the file that keeps them, written once and readable by its owner alone. The nodes of a cluster share theirs (see
+`security.shared_secret`): a token that one gave out is taken by whoever owns the subscription next. Never lets a secret
+into the log, the catalog or a log line: tokens are computed again whenever they are needed, also after a restart.
 
     headwater-keys 1
     signing <base64url of the 32-byte Ed25519 seed>
@@ -14,12 +15,17 @@ import hashlib
 import hmac
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from headwater.ports import Rng
 from headwater.security.secret_file import read_secret, write_secret
+from headwater.security.shared_secret import FOLDER, BadSharedSecret, shared_secret
+
+if TYPE_CHECKING:
+    from headwater.log.object_places import ObjectPlace
 
 FILE_NAME = "webhook-keys"
 _HEADER = "headwater-keys 1"
@@ -50,11 +56,23 @@ class Keys:
         path = directory / FILE_NAME
         try:
             if not path.exists():
-                _write(path, rng.token(_SECRET_BYTES), rng.token(_SECRET_BYTES))
+                write_secret(path, _made(rng))
             text = read_secret(path)
         except (OSError, UnicodeDecodeError) as error:
             raise BadKeys(f"cannot read or make the key file {path}: {error}") from None
-        return _parsed(text, path)
+        return _parsed(text, str(path))
+
+    @classmethod
+    async def shared(cls, place: ObjectPlace, cluster_secret: bytes, rng: Rng) -> Keys:
+        """The keys of the cluster whose objects lie in `place`, made by its first node.
+
+        Raises BadKeys, and Unavailable or Unsure when the store does not answer.
+        """
+        try:
+            text = await shared_secret(place, FILE_NAME, _made(rng), cluster_secret, rng)
+        except BadSharedSecret as error:
+            raise BadKeys(str(error)) from None
+        return _parsed(text, f"the object {FOLDER}/{FILE_NAME}")
 
     def jwks(self) -> bytes:
         """The public keys, as receivers of webhooks fetch them."""
@@ -75,7 +93,7 @@ class Keys:
         return hmac.compare_digest(token.encode("utf-8", "surrogateescape"), expected.encode())
 
 
-def _parsed(text: str, path: Path) -> Keys:
+def _parsed(text: str, where: str) -> Keys:
     lines = text.splitlines()
     if len(lines) == 3 and lines[0] == _HEADER:
         try:
@@ -85,11 +103,12 @@ def _parsed(text: str, path: Path) -> Keys:
                 return Keys(seed, secret)
         except ValueError:
             pass
-    raise BadKeys(f"{path} is not a key file; restore it, or remove it so that new keys are made")
+    raise BadKeys(f"{where} is not a key file; restore it, or remove it so that new keys are made")
 
 
-def _write(path: Path, seed: bytes, secret: bytes) -> None:
-    write_secret(path, f"{_HEADER}\nsigning {_b64(seed)}\ntokens {_b64(secret)}\n")
+def _made(rng: Rng) -> str:
+    seed, secret = rng.token(_SECRET_BYTES), rng.token(_SECRET_BYTES)
+    return f"{_HEADER}\nsigning {_b64(seed)}\ntokens {_b64(secret)}\n"
 
 
 def _b64(data: bytes) -> str:

@@ -34,6 +34,7 @@ class LocalStreams:
         self._engine = engine
         questions = engine.questions
         questions.register("subscriptions_look", self._answer_look)
+        questions.register("subscriptions_groups", self._answer_groups)
         questions.register("subscriptions_matching", self._answer_matching)
         questions.register("subscriptions_inside", self._answer_inside)
         questions.register("subscriptions_announce", self._answer_announce)
@@ -68,8 +69,11 @@ class LocalStreams:
                 at_rest[at] = self.look(path, group)
         return at_rest
 
-    def page(self, patterns: list[str], after: str) -> tuple[list[Row], str | None]:
-        """Streams that the patterns take in, in order of their keys, of those after `after`; and where to go on."""
+    def page(self, patterns: list[str], after: str, groups: list[int]) -> tuple[list[Row], str | None]:
+        """Streams of these groups that the patterns take in, in order of their keys, of those after `after`; and where
+        to go on. Raises GroupMoved when one of the groups is not served here."""
+        for number in groups:
+            self._engine.serving(number)
         wanted = glob.Patterns()
         for pattern in patterns:
             wanted.add(pattern, "")
@@ -79,7 +83,7 @@ class LocalStreams:
         for low, high in ranges:
             if high <= after:
                 continue
-            for number in self._engine.owned:
+            for number in groups:
                 last = self._range(number, max(low, after), high, found)
                 if last is not None:
                     end = last if end is None else min(end, last)
@@ -87,7 +91,7 @@ class LocalStreams:
                 break
         for key in exact:
             if key > after and (end is None or key <= end):
-                found[key] = [(number, None) for number in self._engine.owned]
+                found[key] = [(number, None) for number in groups]
         rows: list[Row] = []
         for key in sorted(found):
             path = path_of(key)
@@ -124,13 +128,20 @@ class LocalStreams:
         engine = self._engine
         found = [state or NONE for state in await self.look_all(places)]
         for at, (path, group) in enumerate(places):
+            engine.serving(group)  # one that left meanwhile may have placed the name elsewhere since
             key = key_of(path)
             if engine.home(key) == group and (lives_in := engine.place(key)) != group:
                 found[at] = (ELSEWHERE, lives_in, 0)
         return found
 
-    async def _answer_matching(self, patterns: list[str], after: str) -> tuple[list[Row], str | None]:
-        return self.page(patterns, after)
+    async def _answer_groups(self) -> dict[int, int]:
+        """The groups that are served here, and the epoch of each."""
+        return {number: owned.group.epoch for number, owned in self._engine.owned.items()}
+
+    async def _answer_matching(
+        self, patterns: list[str], after: str, groups: list[int]
+    ) -> tuple[list[Row], str | None]:
+        return self.page(patterns, after, groups)
 
     async def _answer_inside(self, places: list[tuple[str, int, int]]) -> list[bool]:
         """For each path, sid and offset: whether that lies inside a record."""

@@ -71,7 +71,7 @@ class Manager:
         self._hints = Hints(engine)
         self._growth = Growth(self.wakes, engine.groups_count)
         self._neighbours = Neighbours(engine, self._index, self.streams, self._growth, rng)
-        self._linking = Linking(engine.questions.me, self.wakes, self.streams, self._neighbours)
+        self._linking = Linking(engine, self.wakes, self.streams, self._neighbours)
         self.wakes.on_issued = self.deliveries.issued
         self.wakes.on_retry = self.deliveries.retry
         engine.observe(self._growth)
@@ -102,17 +102,22 @@ class Manager:
         registry.move(self._index)
         self.wakes.registries[owned.number] = registry
         self._recall(owned)
-        for sub in list(registry.by_id.values()):
+        subs = list(registry.by_id.values())
+        for sub in subs:
             self._take_up(sub)
-        if registry.by_id:
-            self._neighbours.start()
+        self._hints.entered(owned.number, owned.group.epoch)
+        self._neighbours.entered(owned.number, owned.group.epoch, subs)
 
     def left(self, owned: OwnedGroup) -> None:
         """Its subscriptions are at work elsewhere: what is under way for them here has no effect any more."""
         registry = self.wakes.registries.pop(owned.number)
+        interests: set[Interest] = set()
         for sub in registry.by_id.values():
             self.deliveries.forget(sub)
+            self._linking.forget(sub)
+            interests.update(_interests(sub))
         registry.move(Index())
+        self._neighbours.unwatch(interests)
 
     def _recall(self, owned: OwnedGroup) -> None:
         """What became of a stream may have been durable before the end, and what it meant for subscriptions not."""
@@ -187,20 +192,21 @@ class Manager:
 
     async def create(self, name: str, config: Config, streams: list[str], base_url: str) -> tuple[Subscription, bool]:
         """The subscription and whether it is new. On return what existed before is linked, and all of it durable."""
-        registry = self._registry(name)
-        if name not in registry.by_id and config.url is not None:
+        if name not in self._registry(name).by_id and config.url is not None:
             try:
                 await self._client.check(config.url)
             except TargetRefused as refused:
                 raise WebhookRefused(str(refused)) from None
-        sub, new = registry.by_id.get(name), False
+        # Looked up anew after each pause: the group may have left and come back with another registry.
+        sub, new = self._registry(name).by_id.get(name), False
         if sub is None:
             interests: list[Interest] = [(False, path) for path in streams]
             if config.pattern is not None:
                 interests.append((True, config.pattern))
             async with self._neighbours.watching(interests):
                 rows = await self._link_rows(streams)
-                sub, new = registry.by_id.get(name), name not in registry.by_id
+                sub = self._registry(name).by_id.get(name)
+                new = sub is None
                 if sub is None:
                     sub = await self._create(name, config, rows, base_url)
         if sub.config.digest != config.digest:
@@ -236,9 +242,7 @@ class Manager:
         future = OutcomeFuture()
         self.wakes.note(model.Removed(sub.uid), future)
         self.deliveries.forget(sub)
-        self._neighbours.unwatch([(False, path) for path, link in sub.links.items() if link.explicit])
-        if sub.config.pattern is not None:
-            self._neighbours.unwatch([(True, sub.config.pattern)])
+        self._neighbours.unwatch(_interests(sub))
         await future.success()
 
     async def add_streams(self, name: str, paths: list[str]) -> None:
@@ -335,3 +339,11 @@ class Manager:
 
     async def _answer_named_by(self, path: str) -> list[str]:
         return self.named_here(path)
+
+
+def _interests(sub: Subscription) -> list[Interest]:
+    """What it wants to hear of."""
+    found: list[Interest] = [(False, path) for path, link in sub.links.items() if link.explicit]
+    if sub.config.pattern is not None:
+        found.append((True, sub.config.pattern))
+    return found

@@ -1,10 +1,13 @@
 """The other processes as subscriptions of this one hear of their streams.
 
-Owns one session with each: what it was told to watch, what it told, and the search for what it may have missed. Never
-decides what growth means: `growth` does. With one process there is nobody to ask, and no task runs.
+Owns one session with each that is there: what it was told to watch, and what it told. Never decides what growth means:
+`growth` does. What was not told is found by `comparing`. With one process there is nobody to ask, and no task runs.
 
     no session -> all interests are sent, a session begins -> what exists there is compared with the links
     session    -> news, asked for again and again          -> hints applied in the order of their seqs, each once
+
+Processes come and go, and groups go from one to another. One that came is asked as soon as there is a subscription; one
+that went is forgotten. Who takes a group over says so in its news.
 """
 
 from __future__ import annotations
@@ -17,9 +20,11 @@ from contextlib import asynccontextmanager
 import structlog
 
 from headwater.engine.engine import Engine
-from headwater.errors import Failure
+from headwater.errors import Failure, MemberUnavailable
+from headwater.model.subscriptions import Subscription
 from headwater.ports import Rng
 from headwater.subscriptions.all_streams import AllStreams
+from headwater.subscriptions.comparing import PAUSE_S_FIRST, PAUSE_S_MAX, Comparing, Missed
 from headwater.subscriptions.growth import Growth
 from headwater.subscriptions.hints import NEWS_MAX, Hint
 from headwater.subscriptions.registry import Index, Interest
@@ -31,9 +36,7 @@ REFRESH_S_MAX = 5.0
 """How long a claim waits for a process that may have news for it."""
 GATHER_S = 0.005
 """After news, before the next are asked for: streams that grow all the time must not cost a question each time."""
-PAUSE_S_FIRST, PAUSE_S_MAX = 0.1, 5.0
 INTERESTS_SENT_MAX = 5_000
-PATTERNS_SOUGHT_MAX = 500
 
 log = structlog.get_logger("headwater.subscriptions")
 
@@ -47,12 +50,21 @@ class Neighbours:
         self.rng = rng
         self.held: Counter[Interest] = Counter()
         """What a request that is under way wants to hear of before the index knows it."""
-        questions = engine.questions
-        self._all = {member: _Neighbour(self, member) for member in questions.everyone if member != questions.me}
-
-    @property
-    def members(self) -> list[int]:
-        return list(self._all)
+        self.gaps_count = 0
+        """Moments at which something may have happened elsewhere that nobody told of. Each has been compared with the
+        subscriptions that were there then."""
+        self._questions = questions = engine.questions
+        self._here = Comparing(questions.me, questions, index, streams, growth, _nothing, self.is_latest)
+        """Streams of this process need no hints; those of a group that has just entered are compared as well."""
+        self._epochs: dict[int, int] = {}
+        """By group: the highest that was heard of."""
+        self._all: dict[int, _Neighbour] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+        """Tasks of processes that went."""
+        self._stopped = False
+        self._follow_members()
+        if not questions.alone:
+            questions.on_change.append(self._follow_members)
 
     def start(self) -> None:
         """Takes sessions up if there are subscriptions; otherwise the first one does."""
@@ -61,7 +73,57 @@ class Neighbours:
                 neighbour.start()
 
     async def stop(self) -> None:
-        await asyncio.gather(*(neighbour.stop() for neighbour in self._all.values()))
+        self._stopped = True
+        for neighbour in self._all.values():
+            self._end(neighbour)
+        if (task := self._here.stop()) is not None:
+            self._ending.add(task)
+        await asyncio.gather(*self._ending, return_exceptions=True)
+
+    # ---- who is there, and who serves what --------------------------------------------------------------------------
+
+    def _follow_members(self) -> None:
+        if self._stopped:
+            return
+        there = {*self._questions.everyone} - {self._questions.me}
+        for member in self._all.keys() - there:
+            self._end(self._all.pop(member))
+        for member in there - self._all.keys():
+            self._all[member] = _Neighbour(self, member)
+            if self.index.by_uid:
+                self._all[member].start()
+
+    def _end(self, neighbour: _Neighbour) -> None:
+        for task in neighbour.stop():
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+
+    def entered(self, group: int, epoch: int, subs: Iterable[Subscription]) -> None:
+        """This process serves the group from now on, and these subscriptions, which live in it."""
+        self.gaps_count += 1
+        self.is_latest(group, epoch)
+        if not self.index.by_uid or self._stopped:
+            return
+        # What became of the group's streams was heard of by whoever served them, if it lived on.
+        self._here.need(Missed(groups={group}))
+        self.need({sub.uid for sub in subs})
+
+    def is_latest(self, group: int, epoch: int) -> bool:
+        """Whether nobody is known to have owned the group after whoever says something about it."""
+        latest = self._epochs[group] = max(epoch, self._epochs.get(group, 0))
+        return epoch == latest
+
+    def need(self, uids: set[str]) -> None:
+        """These subscriptions may have missed something, wherever it was."""
+        if not uids or self._stopped:
+            return
+        if not self._questions.alone:
+            self._here.need(Missed(uids=set(uids)))
+        for neighbour in self._all.values():
+            neighbour.start()
+            neighbour.comparing.need(Missed(uids=set(uids)))
+
+    # ---- interests ------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def watching(self, interests: list[Interest]) -> AsyncIterator[None]:
@@ -69,14 +131,22 @@ class Neighbours:
         self.held.update(interests)
         try:
             await asyncio.gather(*(neighbour.watch(interests) for neighbour in self._all.values()))
+            gaps_count = self.gaps_count
             yield
+            if self.gaps_count != gaps_count:
+                # What the body looked at may have changed hands before the index knew that somebody wants to hear.
+                self.need({uid for interest in interests for uid in self.index.wanting(interest)})
         finally:
             self.held.subtract(interests)
             self.held += Counter()  # forgets what is not held any more
             self.unwatch(interests)
 
     async def watch(self, member: int, interests: list[Interest]) -> None:
-        await self._all[member].watch(interests)
+        """On return that process tells of these. Raises MemberUnavailable, OutcomeUnknown."""
+        neighbour = self._all.get(member)
+        if neighbour is None:
+            raise MemberUnavailable(member)
+        await neighbour.watch(interests)
 
     def unwatch(self, interests: Iterable[Interest]) -> None:
         """Has the others forget what nobody here wants to hear of any more, by and by."""
@@ -90,8 +160,18 @@ class Neighbours:
 
     async def refresh(self) -> None:
         """On return all that was acknowledged elsewhere before the call is known here, unless a process is away."""
-        if self._all:
-            await asyncio.gather(*(neighbour.refresh() for neighbour in self._all.values()))
+        if self._all or self._here.is_behind:
+            await asyncio.gather(self._refresh_here(), *(neighbour.refresh() for neighbour in self._all.values()))
+
+    async def _refresh_here(self) -> None:
+        try:
+            async with asyncio.timeout(REFRESH_S_MAX):
+                await self._here.tried()
+        except TimeoutError:
+            pass  # what is known has to do
+
+
+async def _nothing() -> None: ...
 
 
 class _Neighbour:
@@ -99,7 +179,16 @@ class _Neighbour:
         self.unwanted: set[Interest] = set()
         self._all = neighbours
         self._member = member
-        self._questions = neighbours.engine.questions
+        self._questions = questions = neighbours.engine.questions
+        self.comparing = Comparing(
+            member,
+            questions,
+            neighbours.index,
+            neighbours.streams,
+            neighbours.growth,
+            self._watch_all,
+            neighbours.is_latest,
+        )
         self._session: str | None = None
         self._applied = 0
         """seq of the last hint that was applied in this session."""
@@ -107,22 +196,19 @@ class _Neighbour:
         self._lock = asyncio.Lock()
         """Held while interests are sent: they must arrive in order."""
         self._following: asyncio.Task[None] | None = None
-        self._reconciling: asyncio.Task[None] | None = None
         self._reconcile_at_ms = 0
-        self._behind = False
-        """True until the first comparison of a session is through: hints may have been missed before it."""
         self._stopped = False
 
     def start(self) -> None:
         if self._following is None and not self._stopped:
             self._following = asyncio.get_running_loop().create_task(self._follow())
 
-    async def stop(self) -> None:
+    def stop(self) -> list[asyncio.Task[None]]:
+        """Ends it; returns the tasks that are being cancelled."""
         self._stopped = True
-        tasks = [task for task in (self._following, self._reconciling) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._following is not None:
+            self._following.cancel()
+        return [task for task in (self._following, self.comparing.stop()) if task is not None]
 
     # ---- interests ------------------------------------------------------------------------------------------------
 
@@ -135,6 +221,10 @@ class _Neighbour:
                 await self._begin()
         self.start()
 
+    async def _watch_all(self) -> None:
+        """On return the other process tells of all that the subscriptions of this one want to hear of."""
+        await self.watch(list(self._all.index.interests()))
+
     async def _begin(self) -> None:
         """A new session, with all interests of this process."""
         everything = list({*self._all.index.interests(), *self._all.held})
@@ -146,9 +236,11 @@ class _Neighbour:
         )
         self._session, self._applied, self._placed = session, 0, set(first)
         self.unwanted.clear()
-        self._behind = bool(self._all.index.by_uid)
-        self._reconcile_at_ms = self._now_ms() if self._behind else self._now_ms() + RECONCILE_INTERVAL_MS
+        self._all.gaps_count += 1
+        self._reconcile_at_ms = self._now_ms() + RECONCILE_INTERVAL_MS
         await self._send(rest, [])
+        if self._all.index.by_uid and not self._stopped:
+            self.comparing.need(Missed(everything=True))
 
     async def _send(self, added: list[Interest], removed: list[Interest]) -> None:
         """Leaves no session when the other process does not know it any more."""
@@ -186,7 +278,7 @@ class _Neighbour:
                 pause_s = PAUSE_S_FIRST
             except Exception as error:
                 if not isinstance(error, Failure):
-                    log.exception("what another worker said cannot be used; it is asked again", worker=self._member)
+                    log.exception("what another process said cannot be used; it is asked again", member=self._member)
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, PAUSE_S_MAX)
 
@@ -208,11 +300,22 @@ class _Neighbour:
                 # Two answers may hold the same hint: one to a claim, one to the question that waits.
                 if hint.seq > self._applied:
                     self._applied = hint.seq
-                    self._all.growth.heard(hint)
-                    self._all.streams.touch(hint.path)
+                    self._apply(hint)
             any_heard = any_heard or bool(hints)
             full, wait_ms = len(hints) >= NEWS_MAX, 0
         return any_heard
+
+    def _apply(self, hint: Hint) -> None:
+        neighbours = self._all
+        if hint.entered:
+            neighbours.gaps_count += 1
+            neighbours.is_latest(hint.sid, hint.epoch)
+            if neighbours.index.by_uid:
+                self.comparing.need(Missed(groups={hint.sid}))
+        elif hint.deleted or neighbours.is_latest(neighbours.streams.group_of(hint.sid), hint.epoch):
+            neighbours.growth.heard(hint)
+            neighbours.streams.touch(hint.path)
+        # Otherwise it is late: the stream was compared, or will be, at a later owner, which may have deleted it.
 
     async def refresh(self) -> None:
         try:
@@ -223,51 +326,15 @@ class _Neighbour:
                         if self._session is None:
                             await self._begin()
                 self._reconcile_when_due()
-                if self._behind and self._reconciling is not None:
-                    await asyncio.shield(self._reconciling)
+                await self.comparing.tried()
         except (Failure, TimeoutError):
             pass  # it is away: what is known has to do
 
-    # ---- what may have been missed --------------------------------------------------------------------------------
-
     def _reconcile_when_due(self) -> None:
-        if self._reconciling is None and self._now_ms() >= self._reconcile_at_ms and not self._stopped:
-            self._reconciling = asyncio.get_running_loop().create_task(self._reconcile())
-            self._reconciling.add_done_callback(self._reconciled)
-
-    def _reconciled(self, task: asyncio.Task[None]) -> None:
-        self._reconciling = None
-        if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, Failure):
-            log.error("streams of another worker cannot be compared", worker=self._member, reason=str(error))
-
-    async def _reconcile(self) -> None:
-        """Compares the links with the streams of that process: those that grew, are new, or are gone."""
-        session, index, streams, growth = self._session, self._all.index, self._all.streams, self._all.growth
-        seen: set[int] = set()
-        patterns = sorted(index.patterns)
-        for at in range(0, len(patterns), PATTERNS_SOUGHT_MAX):
-            async for rows in streams.matching(self._member, patterns[at : at + PATTERNS_SOUGHT_MAX]):
-                for row in rows:
-                    seen.add(row[1])
-                    growth.recall(row)
-        for sub in list(index.by_uid.values()):
-            links = {path: link.sid for path, link in sub.links.items() if link.sid not in seen}
-            places = {
-                path: streams.group_of(sid) if sid else streams.place(path)
-                for path, sid in links.items()
-                if not sid or self._questions.owner(streams.group_of(sid)) == self._member
-            }
-            looked = await streams.look(places)
-            looked.demand()
-            for path in places:
-                state = looked.found.get(path)
-                if state is not None:
-                    growth.recall((path, *state))
-                elif links[path]:
-                    growth.lost(path, links[path])
-        if self._session == session:
-            self._behind = False
+        """What a hint that was lost would have told is found in the end, whatever lost it."""
+        if self._now_ms() >= self._reconcile_at_ms:
             self._reconcile_at_ms = self._now_ms() + RECONCILE_INTERVAL_MS
+            self.comparing.need(Missed(again=True))
 
     def _now_ms(self) -> int:
         return self._all.engine.clock.now_ms()

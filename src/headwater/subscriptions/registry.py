@@ -65,6 +65,18 @@ class Index:
         matched = {uid for uid in self._patterns.matching(path) if self.by_uid[uid].config.wake_stream != path}
         return [self.by_uid[uid] for uid in matched | named]
 
+    def holds(self, sub: Subscription) -> bool:
+        """Whether it is this very one that is at work here. A group that left and came back brings its subscriptions
+        anew: what was begun for the one before has no effect."""
+        return self.by_uid.get(sub.uid) is sub
+
+    def wanting(self, interest: Interest) -> list[str]:
+        """Uids of the subscriptions that want to hear of exactly that."""
+        is_pattern, text = interest
+        if not is_pattern:
+            return list(self._explicit.get(text, ()))
+        return [uid for uid, sub in self.by_uid.items() if sub.config.pattern == text]
+
     def interests(self) -> Iterator[Interest]:
         for pattern in self.patterns:
             yield True, pattern

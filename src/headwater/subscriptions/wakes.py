@@ -134,8 +134,8 @@ class Wakes:
     def _turn(self) -> None:
         count = 0
         while self._due and count < SLICE_SUBSCRIPTIONS:
-            uid, sub = self._due.popitem()
-            if uid in self.index.by_uid:
+            _, sub = self._due.popitem()
+            if self.index.holds(sub):
                 self.wake(sub)
             count += 1
         if self._due:

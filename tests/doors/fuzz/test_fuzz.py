@@ -7,18 +7,19 @@ from pathlib import Path
 
 import pytest
 
-RUNS_COUNT = 100_000
+RUNS_COUNT = 40_000
 KEPT_MIN = 20
 
 
 @pytest.mark.full
+@pytest.mark.timeout(600)
 def test_no_input_that_the_fuzzer_finds_splits_the_parser_from_its_model(tmp_path: Path) -> None:
     pytest.importorskip("atheris")
     corpus = tmp_path / "corpus"
     corpus.mkdir()
     command = [sys.executable, "-m", "tests.doors.fuzz.s3p_wire", f"-runs={RUNS_COUNT}", "-max_len=400", "-seed=1"]
     done = subprocess.run(
-        [*command, f"-artifact_prefix={tmp_path}/", str(corpus)], capture_output=True, text=True, timeout=110
+        [*command, f"-artifact_prefix={tmp_path}/", str(corpus)], capture_output=True, text=True, timeout=580
     )
     assert done.returncode == 0, done.stderr[-4_000:]
     # New inputs are kept only for code they reach first: without them the parser was not watched at all.

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import typer
 
 from headwater.cli.pipeline.common import URL_DEFAULT, Master, Token, Url, run, show, sparked, telling
@@ -79,8 +80,23 @@ def restore(
     lake_region: Annotated[
         str | None, typer.Option("--lake-region", metavar="NAME", help="Region of the lake's bucket.")
     ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option("--cluster", metavar="URL", help="Begin a cluster with it: where its logs are to be."),
+    ] = None,
+    cluster_name: Annotated[str, typer.Option("--cluster-name", metavar="NAME", help="Of NATS streams.")] = "headwater",
+    cluster_replicas: Annotated[
+        int, typer.Option("--cluster-replicas", metavar="COUNT", help="Copies of a log in NATS.")
+    ] = 3,
+    cluster_monitors: Annotated[
+        str, typer.Option("--cluster-monitors", metavar="URLS", help="Monitoring endpoints of the NATS servers.")
+    ] = "auto",
+    cluster_credentials: Annotated[
+        str, typer.Option("--cluster-credentials", metavar="FILE", help="Credentials for NATS.")
+    ] = "auto",
 ) -> None:
-    """Make a data directory and a lake from a backup, and check them. Both must be empty; then start a node on them."""
+    """Make a data directory and a lake from a backup, and check them. Both must be empty; then start a node on them.
+    With --cluster both are those of a cluster, whose nodes are started then."""
     with telling():
         from headwater.spark.jobs.restore import planned, restore
         from headwater.spark.lake_place import Place
@@ -93,13 +109,46 @@ def restore(
             raise typer.BadParameter("name the data directory to make", param_hint="--data")
         if lake == "auto" and (lake_endpoint or lake_region):
             raise typer.BadParameter("only a lake at s3://… has an endpoint or a region", param_hint="--lake")
+        if lake == "auto" and cluster is not None:
+            raise typer.BadParameter("name the lake that all nodes of the cluster share", param_hint="--lake")
         target = lake if lake == "auto" else Place(lake, lake_endpoint, lake_region)
         planned(place, data, target, backup)  # before Spark is started: what cannot be done is told at once
         with sparked("restore", master) as spark, progress() as tell:
             summary = restore(spark, source=place, data=data, lake=target, backup=backup, progress=tell)
         show("restore", summary)
         where = "" if lake == "auto" else f" --lake {lake}"
-        typer.echo(printable(f"start it with: headwater serve --data {data}{where}"), err=True)
+        if cluster is None:
+            typer.echo(printable(f"start it with: headwater serve --data {data}{where}"), err=True)
+            return
+        flags = {
+            "cluster": cluster,
+            "cluster_name": cluster_name,
+            "cluster_replicas": str(cluster_replicas),
+            "cluster_monitors": cluster_monitors,
+            "cluster_credentials": cluster_credentials,
+            "lake": lake,
+            "lake_endpoint": lake_endpoint or "auto",
+            "lake_region": lake_region or "auto",
+        }
+        _begin_cluster(data, flags)
+
+
+def _begin_cluster(data: Path, flags: dict[str, str]) -> None:
+    from headwater.cli.begin_cluster import begin
+    from headwater.cli.stopped_node import NotBegun
+
+    try:
+        with progress() as tell:
+            begun = begin(str(data), None, flags, tell)
+    except NotBegun as why:
+        typer.echo(printable(f"error: {why}"), err=True)
+        place = f"--cluster {flags['cluster']} --lake {flags['lake']}"
+        again = f"headwater lake into-cluster --data {data} {place}"
+        typer.echo(printable(f"  {data} is restored; go on from there with: {again}"), err=True)
+        raise typer.Exit(1) from None
+    show("into-cluster", msgspec.to_builtins(begun))
+    place = f"--cluster {flags['cluster']} --lake {flags['lake']}"
+    typer.echo(printable(f"start its nodes with: headwater serve {place} …"), err=True)
 
 
 def _show_list(place: Any) -> None:

@@ -32,6 +32,7 @@ from headwater.errors import (
     BodyTooLarge,
     Failure,
     MethodNotAllowed,
+    NotServedHere,
     TooManyRecords,
 )
 from headwater.model import content_types, json_mode, json_slices
@@ -57,10 +58,12 @@ class _Wish(msgspec.Struct, frozen=True, array_like=True):
 class _Request:
     """What the entries of one request share while they are submitted."""
 
-    __slots__ = ("elsewhere", "gather", "missing")
+    __slots__ = ("elsewhere", "gather", "missing", "was_sent")
 
-    def __init__(self, gather: Gather) -> None:
+    def __init__(self, gather: Gather, was_sent: bool = False) -> None:
         self.gather = gather
+        self.was_sent = was_sent
+        """Another process was sent the request."""
         self.elsewhere: dict[int, list[tuple[int, _Wish]]] = {}
         """Entries for other processes, by process."""
         self.missing: dict[str, Failure] = {}
@@ -166,7 +169,7 @@ class Batches:
     def _submit(self, request: _Request, index: int, wish: _Wish) -> asyncio.Task[None] | None:
         """Submits an entry, or puts it to those of its owner. Returns what the entries after it have to wait for."""
         if self._placing is not None:
-            if self._is_deciding(self._placing, wish):
+            if self._is_deciding(self._placing, wish) or self._is_doubtful(self._placing, wish):
                 return self._later(request, index, wish)
             if self._goes_elsewhere(request, index, wish):
                 return None
@@ -184,6 +187,11 @@ class Batches:
         """True while a stream of that name must not be made: where it would be is not decided."""
         return wish.command.create is not None and wish.placed is None and placing.is_deciding(wish.key)
 
+    @staticmethod
+    def _is_doubtful(placing: ForkPlacement, wish: _Wish) -> bool:
+        """See `ForkPlacement.is_doubtful`."""
+        return wish.command.create is not None and wish.placed is not None and placing.is_doubtful(wish.placed.group)
+
     def _goes_elsewhere(self, request: _Request, index: int, wish: _Wish) -> bool:
         """True when another process has to submit it, which is provided for, or when it was sent here in vain."""
         if wish.placed is not None:
@@ -195,7 +203,7 @@ class Batches:
                 return True
             return False
         try:
-            owner = other_owner(self._engine, wish.key) if self._is_split else None
+            owner = other_owner(self._engine, wish.key, request.was_sent) if self._is_split else None
         except Failure as failure:
             request.gather.resolve(index, failure)
             return True
@@ -213,7 +221,13 @@ class Batches:
 
         Nothing happens between knowing that and submitting it.
         """
-        placing, bucket = self._placing, wish.bucket
+        placing, bucket, confirmed = self._placing, wish.bucket, None
+        if placing is not None and wish.placed is not None and self._is_doubtful(placing, wish):
+            try:
+                confirmed = await placing.confirm(wish.key, wish.placed.group)
+            except Failure as failure:
+                request.gather.resolve(index, failure)
+                return
         known = False
         while not known:
             if placing is not None and self._is_deciding(placing, wish):
@@ -226,7 +240,9 @@ class Batches:
                     request.gather.resolve(index, failure)
                     return
             known = placing is None or not self._is_deciding(placing, wish)
-        if placing is None or not self._goes_elsewhere(request, index, wish):
+        if confirmed is not None and self._engine.owned.get(confirmed.number) is not confirmed:
+            request.gather.resolve(index, NotServedHere(confirmed.number))
+        elif placing is None or not self._goes_elsewhere(request, index, wish):
             self._engine.submit(wish.key, wish.command, request.gather.waiter(index))
 
     def _ask_others(self, request: _Request) -> Work:
@@ -245,7 +261,7 @@ class Batches:
         """Submits entries that another process was sent, for streams of groups of this one."""
         wishes = msgspec.convert(entries, list[_Wish])
         done: asyncio.Future[list[Answer]] = asyncio.get_running_loop().create_future()
-        request = _Request(Gather(len(wishes), done.set_result, partial(_fail, done)))
+        request = _Request(Gather(len(wishes), done.set_result, partial(_fail, done)), was_sent=True)
         for waits_for in self._submit_wishes(request, wishes):
             await (asyncio.sleep(0) if waits_for is None else waits_for)
         return await done

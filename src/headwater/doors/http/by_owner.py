@@ -14,7 +14,7 @@ from headwater.doors.http.bulk_answers import Answer
 from headwater.engine.engine import Engine
 from headwater.engine.placements import Placement
 from headwater.engine.questions import Questions
-from headwater.errors import Failure, MemberUnavailable
+from headwater.errors import Failure, MemberUnavailable, NotServedHere
 
 QUESTION_BYTES_MAX = 4 * 1024 * 1024
 QUESTION_ENTRIES_MAX = 10_000
@@ -29,11 +29,16 @@ class Owner(NamedTuple):
     """Where the stream lives, as its name's home decided; None: the home is that process's own."""
 
 
-def other_owner(engine: Engine, key: str) -> Owner | None:
-    """The process that a stream's commands go to; None: this one. Of a node with several groups. Raises
-    MemberUnavailable."""
+def other_owner(engine: Engine, key: str, was_sent: bool) -> Owner | None:
+    """The process that a stream's commands go to; None: this one. Of a node with several groups.
+
+    What another process sent here is not sent on to a home that this one does not serve: two that take each other for
+    its owner would send it back and forth. Raises MemberUnavailable, NotServedHere.
+    """
     home = engine.home(key)
     if home not in engine.owned:
+        if was_sent:
+            raise NotServedHere(home)
         return Owner(engine.questions.owner(home), None)
     placed = engine.placement(key)
     if placed is None or placed.group in engine.owned:

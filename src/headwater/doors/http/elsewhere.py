@@ -10,7 +10,6 @@ gets what it does not serve refuses it, and the client tries again.
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Callable
 
@@ -21,10 +20,6 @@ from headwater.engine.fork_placement import ForkPlacement
 from headwater.errors import MemberUnavailable, NoOwner, NotServedHere
 from headwater.model.names import SUBSCRIPTIONS
 
-OWNER_S_MAX = 1.5
-"""How long a request waits for an owner of its group: longer than it takes to hand a group over. Of one connection only
-one request waits at a time."""
-LOOK_S = 0.02
 _MARK = re.compile(rb"([0-9]{1,9})/([0-9]{1,19})")
 
 
@@ -38,8 +33,6 @@ class Elsewhere:
         self._owned = engine.owned
         self.again = forwarder.forward_again
         """See `Forwarder.forward_again`."""
-        self._changed: asyncio.Future[None] | None = None
-        """Done when some group has changed its owner. Somebody waits for it, and it is looked for."""
 
     def stream(self, exchange: Exchange, key: str, source: str | None, act: Callable[[], None]) -> None:
         """Calls `act` when the stream lives here, and sends the request on otherwise. `source`: it creates a fork."""
@@ -53,16 +46,35 @@ class Elsewhere:
             found = _MARK.fullmatch(mark)
             if found is None:
                 raise NotServedHere(home)
-            engine.admit(key, int(found[1]), int(found[2]), exchange.request.method == b"PUT")
-            act()
+            group, version, creates = int(found[1]), int(found[2]), exchange.request.method == b"PUT"
+            if creates and self._placing.is_doubtful(group):
+                self._hold(exchange)
+                exchange.run(self._confirmed(exchange, key, group, version, act))
+            else:
+                engine.admit(key, group, version, creates)
+                act()
         elif source is not None or (exchange.request.method == b"PUT" and self._placing.is_deciding(key)):
+            self._hold(exchange)
             exchange.run(self._created(exchange, key, source, act))
         else:
             self._where_placed(exchange, key, act)
 
+    def _hold(self, exchange: Exchange) -> None:
+        """What came after it on its connection may be about the same stream, and waits. Called before anything does."""
+        exchange.connection.unjudged = exchange
+
+    async def _confirmed(self, exchange: Exchange, key: str, group: int, version: int, act: Callable[[], None]) -> None:
+        connection = exchange.connection
+        try:
+            await self._placing.confirm(key, group)
+        finally:
+            connection.unjudged = None
+        self._engine.admit(key, group, version, creates=True)
+        act()
+        connection.advance()
+
     async def _created(self, exchange: Exchange, key: str, source: str | None, act: Callable[[], None]) -> None:
         connection = exchange.connection
-        connection.unjudged = exchange  # what came after it on its connection may be about the fork
         try:
             await (self._placing.decided(key) if source is None else self._placing.place(key, source))
         finally:
@@ -82,60 +94,39 @@ class Elsewhere:
 
     def group(self, exchange: Exchange, group: int, act: Callable[[], None]) -> None:
         """Calls `act` when this process serves the group, and sends the request on otherwise."""
-        try:
-            self._group(exchange, group, act)
-        except NoOwner:
-            exchange.run(self._once_owned(exchange, group, act))
-
-    def _group(self, exchange: Exchange, group: int, act: Callable[[], None]) -> None:
         if group in self._owned or group >= self._engine.groups_count:
             act()
         elif exchange.internal:
             raise MemberUnavailable(self._engine.questions.owner(group))
         else:
-            member = self._engine.questions.owner(group)
-            location = self._forwarder.location(exchange, member)
-            if location is None:
-                self._forwarder.forward(exchange, member)
+            try:
+                member = self._engine.questions.owner(group)
+            except NoOwner:
+                self._hold(exchange)
+                exchange.run(self._when_owned(exchange, group, act))
             else:
-                headers = [("Location", location), ("Cache-Control", "no-store")]
-                exchange.reply(exchange.responder.full(307, headers, b"", exchange.request.keep_alive))
+                self._send(exchange, member)
 
-    async def _once_owned(self, exchange: Exchange, group: int, act: Callable[[], None]) -> None:
-        """A group that is handed over has no owner for moments. Raises NoOwner when it takes longer."""
+    async def _when_owned(self, exchange: Exchange, group: int, act: Callable[[], None]) -> None:
+        """The group changes hands: its next owner answers."""
         connection = exchange.connection
-        connection.unjudged = exchange  # what came after it on its connection stays behind it
         try:
-            await self._owner_known(group)
+            member = await self._engine.questions.wait_for_owner(group)
         finally:
             connection.unjudged = None
-        self._group(exchange, group, act)
+        if group in self._owned:
+            act()
+        else:
+            self._send(exchange, member)
         connection.advance()
 
-    async def _owner_known(self, group: int) -> None:
-        """Returns when the group has an owner, and after a while in any case."""
-        clock = self._engine.clock
-        deadline_s = clock.monotonic_s() + OWNER_S_MAX
-        while (left_s := deadline_s - clock.monotonic_s()) > 0:
-            try:
-                self._engine.questions.owner(group)
-                return
-            except NoOwner:
-                await asyncio.wait((self._next_change(),), timeout=left_s)
-
-    def _next_change(self) -> asyncio.Future[None]:
-        """One for all that wait, however many they are."""
-        if self._changed is None:
-            self._changed = asyncio.get_running_loop().create_future()
-            self._look(self._changed, self._forwarder.version, self._engine.clock.monotonic_s() + OWNER_S_MAX)
-        return self._changed
-
-    def _look(self, changed: asyncio.Future[None], version: int, until_s: float) -> None:
-        if self._forwarder.version != version or self._engine.clock.monotonic_s() > until_s:
-            self._changed = None
-            changed.set_result(None)
+    def _send(self, exchange: Exchange, member: int) -> None:
+        location = self._forwarder.location(exchange, member)
+        if location is None:
+            self._forwarder.forward(exchange, member)
         else:
-            self._engine.clock.call_later(LOOK_S, lambda: self._look(changed, version, until_s))
+            headers = [("Location", location), ("Cache-Control", "no-store")]
+            exchange.reply(exchange.responder.full(307, headers, b"", exchange.request.keep_alive))
 
     def subscription(self, exchange: Exchange, name: str, act: Callable[[], None]) -> None:
         """The same for the group that a subscription lives in."""

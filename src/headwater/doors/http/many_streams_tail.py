@@ -77,6 +77,7 @@ class Tails:
         wanted = self._wanted(request.headers.get(b"last-event-id"), query, groups, internal)
         if internal:
             wanted = wanted._replace(aliased=_aliased(query))
+            _demand_groups(query, groups)
         if internal or self._members.alone:
             self._open(exchange, wanted, {}, [])
         else:
@@ -210,6 +211,8 @@ class Tails:
     async def _answer_aliases(self, keys: list[str]) -> dict[str, int]:
         """Which of these names, at home in groups of this process, are of streams that live elsewhere, and where."""
         engine = self._engine
+        for key in keys:
+            engine.serving(engine.home(key))  # otherwise nothing is known of its name here
         return {key: place for key in keys if (place := engine.place(key)) != engine.home(key)}
 
 
@@ -228,12 +231,22 @@ def _aliased(query: bytes) -> dict[str, int]:
     return {key: int(group) for group, _, key in found}
 
 
+def _demand_groups(query: bytes, groups: list[int]) -> None:
+    """Raises NoOwner unless these are the groups that another process takes for this one's: it has told which streams
+    of other names live in them."""
+    for value in _values(query, b"groups"):
+        expected = {int(number) for number in value.split(",") if number}
+        if expected != {*groups}:
+            raise NoOwner(min(expected ^ {*groups}))
+
+
 def _target(query: bytes, wanted: _Wanted, groups: list[int]) -> bytes:
     """What another member is asked for: the same, of its own groups."""
     parts = [part for part in query.split(b"&") if part.startswith(b"stream=")]
     if not wanted.keys:
         bucket, _, prefix = wanted.start.partition("/")
         parts.append(f"bucket={quote(bucket, safe='')}&prefix={quote(prefix, safe='')}".encode())
+    parts.append(b"groups=" + ",".join(map(str, groups)).encode())
     for key, group in wanted.aliased.items():
         if group in groups:
             parts.append(f"aliased={group}:{quote(key, safe='')}".encode())

@@ -9,6 +9,8 @@ like one that is done here, and its reply is handed on piece by piece, as fast a
 
 from __future__ import annotations
 
+import asyncio
+
 from headwater.cluster.membership import Membership
 from headwater.doors.s3p import outcomes
 from headwater.doors.s3p.commands import Append, Command, Create, Placed, Read
@@ -19,7 +21,7 @@ from headwater.doors.s3p.replies import Failure as Refusal
 from headwater.doors.s3p.shared import Line, Server
 from headwater.doors.s3p.wire import Parser
 from headwater.engine.placements import Placement
-from headwater.errors import MemberUnavailable, NotServedHere, OutcomeUnknown
+from headwater.errors import Failure, MemberUnavailable, NotServedHere, OutcomeUnknown
 
 
 class Forwarded(Pending, gc=False, eq=False):
@@ -98,6 +100,44 @@ class ForwardedReading(Alone):
 
     def leave(self) -> None:
         self._upstream.close()
+
+
+class Unconfirmed(Alone):
+    """A CREATE that another member sent by a placement (see `ForkPlacement.confirm`). While it lasts, its connection's
+    `alone` is this."""
+
+    __slots__ = ("_placed", "_task")
+
+    _connection: MemberConnection
+    _command: Create
+
+    def __init__(self, connection: MemberConnection, command: Create, key: str, placed: Placed) -> None:
+        super().__init__(connection, command, key)
+        self._placed = placed
+
+    def begin(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._confirm())
+
+    async def _confirm(self) -> None:
+        placing = self._connection.server.placing
+        try:
+            if placing is not None:
+                await placing.confirm(self._key, self._placed.group)
+        except Failure:
+            self.guard(self._end, False)
+        else:
+            self.guard(self._end, True)
+
+    def _end(self, is_confirmed: bool) -> None:
+        # Now, not in a later turn of the event loop: it might be placed elsewhere by then.
+        connection = self._connection
+        if connection.alone is self:
+            connection.alone = None
+            connection.create_placed(self._command, self._key, self._placed if is_confirmed else None)
+            connection.later()
+
+    def leave(self) -> None:
+        self._task.cancel()
 
 
 class RoutedConnection(Connection):
@@ -235,11 +275,27 @@ class MemberConnection(RoutedConnection):
         if isinstance(command, Append):
             Connection._append(self, command)
             return True
+        placing = self.server.placing
+        if isinstance(command, Create) and placing is not None and placing.is_doubtful(placed.group):
+            self.alone = Unconfirmed(self, command, key, placed)
+            self.alone.guard(self.alone.begin)
+            return True
         if isinstance(command, Create):
             Connection.create(self, command, key)
             return True
         # One that has to wait is admitted again when its turn comes.
         return Connection._start(self, command)
+
+    def create_placed(self, command: Create, key: str, confirmed: Placed | None) -> None:
+        """`confirmed` is None when its placement is not true any more, or nobody could tell."""
+        try:
+            if confirmed is None:
+                raise NotServedHere(self.server.engine.home(key))
+            self.server.engine.admit(key, confirmed.group, confirmed.version, creates=True)
+        except NotServedHere:
+            self._refuse_here(command.name)
+        else:
+            Connection.create(self, command, key)
 
     def _is_home(self, name: bytes) -> bool:
         engine = self.server.engine

@@ -9,6 +9,7 @@ Objects of the lake never change, so one that an earlier backup in the same plac
 from __future__ import annotations
 
 import secrets
+import shutil
 import tempfile
 import threading
 import time
@@ -35,8 +36,14 @@ HOLD_MS = 3_600_000
 FETCH_BYTES = 16 << 20
 PART_BYTES = 64 << 20
 MANIFESTS_READ = 5
+CUTS_MAX = 4
+"""Of one group of a cluster, which may go from node to node while it is fetched."""
 TOLD_MAX = 10
 """Problems named one by one."""
+
+
+class HoldLost(JobRefused):
+    """The node holds nothing of it any more."""
 
 
 @recorded("backup")
@@ -56,7 +63,7 @@ def backup(
         _require_apart(lake, target)
         data = Path(folder)
         DataDirectory(data).prepare(len(cuts), len(cuts))
-        _fetch(node, cuts, data, progress)
+        _fetch(node, cuts, data, hold_ms, progress)
         proof = prove(data)
         positions = [facts["position"] for facts in cuts]
         if proof.contents.position != sum(positions):
@@ -95,7 +102,10 @@ def backup(
             sorted(items, key=lambda item: item.key),
         )
         for facts in cuts:
-            _part(node, facts, "")
+            # A group of a cluster may have moved, and nobody holds anything of it any more. All of the cut was copied
+            # by now: what it names never changes, so the copies are whole.
+            if not facts.get("in_cluster"):
+                _part(node, facts, "")
         backup_store.write(store, manifest)
     return {
         "backup": name,
@@ -150,13 +160,13 @@ def _path(facts: dict[str, Any]) -> str:
 
 
 def _part(node: Node, facts: dict[str, Any], rest: str) -> bytes:
-    """Something of what is held. Raises JobRefused when it is not any more: gc may have taken what was left to copy."""
+    """Something of what is held. Raises HoldLost when it is not any more: gc may have taken what was left to copy."""
     try:
         return node.call("GET", _path(facts) + rest).body
     except NodeRefused as refused:
         if refused.status != 404:
             raise
-        raise JobRefused(
+        raise HoldLost(
             "the node let go of the backup before it was done: it was restarted, or the job asked nothing for too long",
             "run it again",
         ) from refused
@@ -196,12 +206,24 @@ def _documents(facts: dict[str, Any]) -> list[str]:
     return [f"catalog/{group}.db", *(f"wal/{group}/{file['position']:020d}.wal" for file in facts["log_files"])]
 
 
-def _fetch(node: Node, cuts: list[dict[str, Any]], data: Path, progress: Progress) -> None:
-    """Catalogs and logs, as files of a data directory."""
-    total = sum(facts["catalog_bytes"] + facts["log_bytes"] for facts in cuts)
+def _fetch(node: Node, cuts: list[dict[str, Any]], data: Path, hold_ms: int, progress: Progress) -> None:
+    """Catalogs and logs, as files of a data directory. A group of a cluster that moved meanwhile is cut again."""
+    for index, facts in enumerate(cuts):
+        for left in reversed(range(CUTS_MAX)):
+            try:
+                _fetch_group(node, facts, data, progress)
+                break
+            except HoldLost:
+                if not left or not facts.get("in_cluster"):
+                    raise
+                facts = cuts[index] = _hold(node, facts["group"], hold_ms)
+
+
+def _fetch_group(node: Node, facts: dict[str, Any], data: Path, progress: Progress) -> None:
+    total = facts["catalog_bytes"] + facts["log_bytes"]
     done = 0
 
-    def get(facts: dict[str, Any], what: str, path: Path, start: int, size: int) -> None:
+    def get(what: str, path: Path, start: int, size: int) -> None:
         nonlocal done
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("wb") as out:
@@ -212,16 +234,16 @@ def _fetch(node: Node, cuts: list[dict[str, Any]], data: Path, progress: Progres
                     raise JobRefused(f"the node's copy of its {what} ends early")
                 out.write(body)
                 start, size, done = start + len(body), size - len(body), done + len(body)
-                progress("catalog and log", done, total)
+                progress(f"catalog and log of group {facts['group']}", done, total)
 
-    for facts in cuts:
-        DataDirectory(data).wal(facts["group"]).mkdir(parents=True, exist_ok=True)
-        catalog, *logs = [data / path for path in _documents(facts)]
-        get(facts, "catalog", catalog, 0, facts["catalog_bytes"])
-        at = 0
-        for path, file in zip(logs, facts["log_files"], strict=True):
-            get(facts, "log", path, at, file["bytes"])
-            at += file["bytes"]
+    shutil.rmtree(DataDirectory(data).wal(facts["group"]), ignore_errors=True)
+    DataDirectory(data).wal(facts["group"]).mkdir(parents=True)
+    catalog, *logs = [data / path for path in _documents(facts)]
+    get("catalog", catalog, 0, facts["catalog_bytes"])
+    at = 0
+    for path, file in zip(logs, facts["log_files"], strict=True):
+        get("log", path, at, file["bytes"])
+        at += file["bytes"]
 
 
 def _wanted(lake: Place, keys: list[str]) -> list[Wanted]:

@@ -54,6 +54,7 @@ NOT_REACHED = (
     "checkpoints and state of Spark queries that read it",
     "backups that were made before, and replicas or snapshots of the disk",
     "older versions of objects, where the bucket of the lake keeps them",
+    "files of NATS servers, where a cluster keeps its logs in them: what was purged stays there for a while",
     "what others have: clients, caches between them and the node, log lines of proxies",
 )
 """What an erasure cannot know of, or must not change."""

@@ -1,8 +1,9 @@
 """`restore`: a data directory and a lake from a backup, from which a node starts as if it had only been away.
 
 Owns the order, and what is checked when: manifest, catalog and log, proof that a node starts from them, objects, table,
-and all of it once more at the end. Never writes over anything: data directory and lake have to be empty. What is found
-damaged is named, and then nothing is kept of what was written.
+and all of it once more; then groups are made to agree about forks, as each was cut by itself. Never writes over
+anything: data directory and lake have to be empty. What is found damaged is named, and then nothing is kept of what was
+written.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from headwater.spark.job_runs import JobRefused, Progress, recorded, silent
 from headwater.spark.jobs.backup import some
 from headwater.spark.lake_place import Place
 from headwater.spark.object_copies import Wanted, move
-from headwater.spark.start_check import prove
+from headwater.spark.start_check import place_forks, prove
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -74,6 +75,7 @@ def restore(
         rows = _rebuild_table(spark, place, target, manifest, progress)
         _name_files(staging, data)
         _require(manifest, data)
+        mended = place_forks(data) if manifest.groups > 1 else {}
     except BaseException:
         progress("cleaning up", 0, None)
         _undo(target, manifest, data, staging, made, described)
@@ -89,6 +91,7 @@ def restore(
         "bytes": manifest.size_bytes,
         "table_files": len(manifest.table),
         "table_rows": rows,
+        **mended,
     }
 
 

@@ -13,9 +13,12 @@ import msgspec
 import pytest
 
 from headwater.doors.http import by_owner
+from headwater.doors.http.admin.bulk_snapshots import Entry, _Sent
+from headwater.doors.http.bulk_append import _Wish
+from headwater.doors.http.member_tail import MemberTail, Refused
 from headwater.engine.placements import Placed, Placements, encode
-from headwater.errors import MemberUnavailable, OutcomeUnknown
-from headwater.model.commands import Create, Delete
+from headwater.errors import GroupMoved, MemberUnavailable, OutcomeUnknown
+from headwater.model.commands import Append, Create, Delete
 from tests.engine import Inbox
 from tests.support.http import EventStream, encode_request
 from tests.support.node import Node
@@ -449,3 +452,45 @@ def test_two_workers_serve_requests_about_many_streams_like_one_node(tmp_path: P
         assert send(SNAPSHOTS, msgspec.msgpack.encode(snapshots)) == [204] * 24
         assert node.terminate() == 0, node.output()
         assert "Traceback" not in node.stderr(), node.output()
+
+
+# ---- owners that are not what they are taken for ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("question", ["append_entries", "publish_snapshots"])
+def test_what_was_sent_to_a_process_that_does_not_serve_it_is_refused_and_not_sent_on(
+    both: TwoMembers, question: str
+) -> None:
+    (name,) = both.names(0, 1)
+    entries: list[object] = [_Sent(Entry(name, 0, b"x"))]
+    if question == "append_entries":
+        entries = [_Wish(name, Append([b"x"], "text/plain"))]
+    wrong = both.members[1].questions
+    asked = wrong.ask(1, question, msgspec.to_builtins(entries, builtin_types=(bytes,)))
+    assert codes(both.run(asked)) == ["not_served_here"]
+    assert wrong.asked == []
+
+
+def test_a_process_that_does_not_serve_a_name_does_not_say_that_it_lives_at_home__tail(both: TwoMembers) -> None:
+    (name,) = both.names(0, 1)
+    questions = both.members[1].questions
+    with pytest.raises(GroupMoved):
+        both.run(questions.ask(1, "tail_aliases", [name]))
+
+
+def test_a_tail_is_not_opened_at_a_process_that_serves_other_groups_than_is_believed(both: TwoMembers) -> None:
+    served = ",".join(str(group) for group in range(GROUPS) if group % 2)
+    for groups, status in ((served, 200), ("1", 503), (served + ",0", 503)):
+        assert both.run(opened(both, f"{TAIL}?bucket=town&prefix=&from=now&groups={groups}".encode())) == status
+
+
+async def opened(both: TwoMembers, target: bytes) -> int:
+    """The status with which the second process answers what the first one asks."""
+    tail = MemberTail(1)
+    try:
+        await tail.open(both.members[0].members, target)
+        return 200
+    except Refused as refused:
+        return refused.status
+    finally:
+        tail.close()

@@ -22,7 +22,7 @@ from headwater.doors.http import headers as parse
 from headwater.doors.http.exchange import Exchange
 from headwater.engine.backup import Backups, Hold
 from headwater.engine.owned_group import OwnedGroup
-from headwater.errors import BadBody, BadQuery, MethodNotAllowed, NoSuchRoute
+from headwater.errors import BadBody, BadQuery, MethodNotAllowed, NoSuchRoute, NotOnACluster
 from headwater.model import json_mode
 
 HOLD_MS_DEFAULT, HOLD_MS_MIN, HOLD_MS_MAX = 3_600_000, 100, 86_400_000
@@ -40,14 +40,17 @@ _decode = msgspec.json.Decoder(Wish).decode
 
 
 class BackupDoor:
-    def __init__(self, groups_count: int, lake: dict[str, str | None]) -> None:
+    def __init__(self, groups_count: int, lake: dict[str, str | None], in_cluster: bool = False) -> None:
         self._groups_count = groups_count
+        self._in_cluster = in_cluster
         self._lake = lake
         """Where the lake's objects are: url, endpoint, region."""
 
     def handle(self, exchange: Exchange, owned: OwnedGroup, rest: bytes, query: bytes) -> None:
         backups = owned.backups
         if backups is None:
+            if owned.flusher is not None:
+                raise NotOnACluster("a backup")
             raise BadQuery("backup", "this node keeps nothing that could be backed up")
         method = exchange.request.method
         if rest and not rest.startswith(b"/"):
@@ -83,6 +86,7 @@ class BackupDoor:
             "log_bytes": hold.log_bytes,
             "log_files": [{"position": position, "bytes": size} for position, size in hold.log_pieces],
             "lake": self._lake,
+            "in_cluster": self._in_cluster,
         }
 
     async def _take(self, exchange: Exchange, group: int, backups: Backups, wish: Wish) -> None:

@@ -119,16 +119,16 @@ class BulkSnapshots:
 
     async def _answer_entries(self, entries: list[Any]) -> list[Answer]:
         """Publishes what another process was sent, for streams of groups of this one."""
-        return await self._publish(msgspec.convert(entries, list[_Sent]))
+        return await self._publish(msgspec.convert(entries, list[_Sent]), was_sent=True)
 
-    async def _publish(self, entries: list[_Sent]) -> list[Answer]:
+    async def _publish(self, entries: list[_Sent], was_sent: bool = False) -> list[Answer]:
         answers: list[Answer] = [{} for _ in entries]
         here: list[int] = []
         there: dict[int, list[tuple[int, _Sent]]] = {}
         for index, sent in enumerate(entries):
             if sent.placed is None and self._is_split:
                 try:
-                    owner = other_owner(self._engine, self._key(sent.entry))
+                    owner = other_owner(self._engine, self._key(sent.entry), was_sent)
                 except Failure as failure:
                     answers[index] = failures.entry(failure)
                     continue

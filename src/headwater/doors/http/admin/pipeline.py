@@ -53,7 +53,7 @@ class Pipeline:
         """Says what is in the lake, by what each group's catalog counts. Runs in a worker thread."""
         engine.questions.register("flush", self._answer_flush)
         engine.questions.register("lake_counts", self._answer_counts)
-        self._settled: dict[int, tuple[tuple[int, int], int]] = {}
+        self._settled: dict[int, tuple[tuple[int, int, int], int]] = {}
         """By group: when it was looked for last, and the position that was found."""
 
     def register(self, groups: GroupCalls) -> None:
@@ -100,7 +100,8 @@ class Pipeline:
 
     def _settled_position(self, group: Group) -> int:
         """Nothing after it is in the lake. Costs a look at every file's name, once after each flush."""
-        place = group.lake_position(), group.settled_count
+        # A group that left and came back counts anew: another owner may have settled something meanwhile.
+        place = group.epoch, group.lake_position(), group.settled_count
         known = self._settled.get(group.number)
         if known is not None and known[0] == place:
             return known[1]

@@ -1,0 +1,1 @@
+"""The tests of what a node keeps secret. Nothing here prints one."""
