@@ -208,17 +208,18 @@ class Faults:
         return f"{self._world.nodes[i].name} by {step_ms // HOUR_MS:+d} h"
 
     def _upgrade(self) -> str:
-        """Nodes of the older source are replaced one by one by nodes of this one; mixed meanwhile."""
-        if self._older_source is None:
+        """Nodes of the older source, which a run begins with, are replaced one by one; later, down and up again."""
+        older, present = self._older_source, self._world.present_source
+        if older is None:
             raise CannotRun("there is no older source to upgrade from")
-        present = self._world.source
-        for source in (self._older_source, present):
+        sources = (present,) if self._world.source == older else (older, present)
+        for source in sources:
             for i, node in enumerate(self._world.nodes):
                 self._world.use_source(source, i)
                 node.stop()
                 node.start(wait=False)
                 self._world.wait_well()
-        return "down, and up again"
+        return "up" if len(sources) == 1 else "down, and up again"
 
     # ---- servers -------------------------------------------------------------------------------------------------
 

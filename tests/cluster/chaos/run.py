@@ -96,9 +96,9 @@ class Run:
         self.history = History()
         self.report = Report(plan.seed)
         planned = {"log": plan.log, "s3": plan.s3, "nodes": plan.nodes, "groups": plan.groups}
-        self.world = World(directory, **planned, network=network, fault=plan.fault)  # type: ignore[arg-type]
-        if plan.source is not None:
-            self.world.use_source(plan.source)
+        self.world = World(directory, **planned, network=network, fault=plan.fault, source=plan.source)  # type: ignore[arg-type]
+        if plan.older_source is not None:
+            self.world.use_source(plan.older_source)
         self.streams = [f"chaos/s{i}" for i in range(STREAMS_COUNT)]
         self.faults = Faults(self.world, self.rng, self.streams, plan.older_source)
         self.writers: list[Writer] = []
