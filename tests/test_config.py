@@ -232,6 +232,7 @@ def test_a_broken_value_is_not_also_reported_as_a_contradiction() -> None:
         ("[::1]:4437", ("::1", 4437)),
         ("localhost:65535", ("localhost", 65535)),
         ("streams.example.com:80", ("streams.example.com", 80)),
+        ("node-1:80", ("node-1", 80)),
     ],
 )
 def test_listen_is_host_and_port(listen: str, address: tuple[str, int]) -> None:

@@ -29,8 +29,9 @@ from headwater.cluster.gate import Factory, Gate
 from headwater.cluster.logs import Logs, NatsLogs, ObjectLogs
 from headwater.cluster.membership import HTTP, S3P
 from headwater.cluster.nodes import CannotRegister, Node, Registry, kept_id
-from headwater.cluster.ownership import Ownership, Timing, Wiring
+from headwater.cluster.ownership import Ownership
 from headwater.cluster.ownership_view import OwnershipView
+from headwater.cluster.ownership_wiring import Timing, Wiring
 from headwater.cluster.peers import Peers
 from headwater.cluster.pings import Pings
 from headwater.cluster.view import View
@@ -176,6 +177,7 @@ class ClusterGroups:
             snapshots=self._snapshots,
             tell=self._tell,
             report=_report,
+            note=_note,
             streams_loaded_max=maker.options.streams_loaded_max,
             snapshot_bytes=SNAPSHOT_BYTES,
             address=self.view.node.address,
@@ -332,6 +334,10 @@ def _told(setting: str, host: str, port: int, name: str) -> str:
         flag = f"--{name.replace('_', '-')}"
         raise CannotStart(f"others cannot be told {host}, which is every address: give {flag} HOST:PORT")
     return shown_address(host, port)
+
+
+def _note(what: str, facts: dict[str, Any]) -> None:
+    log.info(what, **facts)
 
 
 def _report(what: str, why: str) -> None:

@@ -183,7 +183,8 @@ def parse_listen(text: str) -> tuple[str, int]:
         raise ValueError(f"the IPv6 address in {text!r} is not in brackets")
     if not host:
         raise ValueError(f"{text!r} has no host (0.0.0.0 listens on every address)")
-    if not _HOST_NAME.fullmatch(host) or (host[-1].isdigit() and not _is_ipv4(host)):
+    # What ends in a number alone was meant as an address; node-1 is a name.
+    if not _HOST_NAME.fullmatch(host) or (host.rpartition(".")[2].isdigit() and not _is_ipv4(host)):
         raise ValueError(f"{host!r} is neither a host name nor an address")
     return host, int(port)
 

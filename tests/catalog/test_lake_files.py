@@ -1,8 +1,8 @@
-"""The catalog beside its checkpoints: swaps of files in one transaction, and what streams let go of.
-What a swap may not do is refused here too, whoever asks."""
+"""Files of the lake in the catalog: swaps that a checkpoint brings, and what streams let go of."""
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,8 +10,8 @@ import pytest
 
 from headwater.catalog.lake_files import LakeFiles
 from headwater.catalog.sqlite import SqliteCatalog
-from headwater.model.extents import Extent
-from headwater.ports import Standing
+from headwater.model.extents import Extent, packed
+from headwater.ports import FilesSwapped, Standing
 from tests.catalog import change, stream_row
 
 NOW_MS = 5_000
@@ -42,13 +42,21 @@ def lake_files(catalog: SqliteCatalog, tmp_path: Path) -> Iterator[LakeFiles]:
 NEW = [extent(1, 0, "new", 20), extent(2, 0, "new", 20, 20)]
 
 
-def swap(lake_files: LakeFiles) -> None:
-    lake_files.swap(["old0", "old10"], ["new"], NEW, 4, NOW_MS)
+def swapped(
+    removed: list[str], added: list[str], extents: list[Extent], now_ms: int = NOW_MS, part: int = 1
+) -> FilesSwapped:
+    """As it is logged: in parts."""
+    parts = [packed(extents[at : at + part]) for at in range(0, len(extents), part)]
+    return FilesSwapped(removed, added, [*parts, packed([])], now_ms)
+
+
+def swap(catalog: SqliteCatalog) -> None:
+    catalog.write(change(swaps=[swapped(["old0", "old10"], ["new"], NEW)], files=["new"]))
 
 
 def test_after_a_swap_extents_lead_to_the_new_file_alone(catalog: SqliteCatalog, lake_files: LakeFiles) -> None:
     assert catalog.alive() == {"old0": True, "old10": True} and not catalog.table_behind
-    swap(lake_files)
+    swap(catalog)
     assert catalog.extents(1, 0, 10) == NEW[:1] and catalog.extents(2, 5, 10) == NEW[1:]
     assert lake_files.live_rows() == {"new": 40} and catalog.alive() == {"new": True}
     assert lake_files.files() == {"old0": NOW_MS, "old10": NOW_MS, "new": None}
@@ -60,7 +68,7 @@ def test_after_a_swap_extents_lead_to_the_new_file_alone(catalog: SqliteCatalog,
 def test_the_catalog_says_that_the_table_is_behind_until_it_followed(
     catalog: SqliteCatalog, lake_files: LakeFiles, tmp_path: Path
 ) -> None:
-    swap(lake_files)
+    swap(catalog)
     assert lake_files.table_behind()
     again = SqliteCatalog(tmp_path / "catalog.db")
     assert again.table_behind
@@ -72,14 +80,14 @@ def test_the_catalog_says_that_the_table_is_behind_until_it_followed(
 def test_an_extent_of_a_file_that_was_swapped_brings_nothing_back(
     catalog: SqliteCatalog, lake_files: LakeFiles
 ) -> None:
-    swap(lake_files)
+    swap(catalog)
     catalog.write(change(extents=[extent(1, 0, "old0"), extent(1, 20, "fresh")], files=["old0", "fresh"]))
     assert catalog.extents(1, 0, 10) == [NEW[0], extent(1, 20, "fresh")]
     assert lake_files.files()["old0"] == NOW_MS and catalog.alive() == {"new": True, "fresh": True}
 
 
 def test_trims_and_deletes_reach_the_new_extents(catalog: SqliteCatalog, lake_files: LakeFiles) -> None:
-    swap(lake_files)
+    swap(catalog)
     catalog.write(change(cuts=[(1, 20)], gone=[("_default/b", 2)]))
     assert catalog.extents(1, 0, 10) == [] == catalog.extents(2, 0, 10)
     assert lake_files.unused() == {"old0", "old10", "new"}
@@ -87,50 +95,54 @@ def test_trims_and_deletes_reach_the_new_extents(catalog: SqliteCatalog, lake_fi
 
 def test_a_new_file_without_a_live_row_is_dead_at_once(catalog: SqliteCatalog, lake_files: LakeFiles) -> None:
     catalog.write(change(gone=[("_default/a", 1), ("_default/b", 2)]))
-    lake_files.swap(["old0", "old10"], ["new"], [], 0, NOW_MS)
+    catalog.write(change(swaps=[swapped(["old0", "old10"], ["new"], [])]))
     assert lake_files.files() == {"old0": NOW_MS, "old10": NOW_MS, "new": NOW_MS}
 
 
-@pytest.mark.parametrize(
-    ("removed", "added", "count"),
-    [
-        (["old0", "none"], ["new"], 2),
-        (["old0"], ["old10"], 2),
-        (["old0", "old10"], ["new"], 3),
-        (["old0", "old10"], ["new"], 5),
-    ],
-)
-def test_a_swap_of_something_else_changes_nothing(
-    catalog: SqliteCatalog, lake_files: LakeFiles, removed: list[str], added: list[str], count: int
+def test_what_was_deleted_or_trimmed_after_a_swap_was_judged_does_not_come_back(
+    catalog: SqliteCatalog, lake_files: LakeFiles
 ) -> None:
-    before = [list(lake_files.extents()), lake_files.files()]
-    with pytest.raises(RuntimeError):
-        lake_files.swap(removed, added, NEW, count, NOW_MS)
-    assert [list(lake_files.extents()), lake_files.files()] == before and not lake_files.table_behind()
+    """Whoever follows the log may have taken a checkpoint between the two: it knows no extents of them any more."""
+    trimmed = stream_row("_default/a", 1, tail=20, earliest=15, lost_position=15)
+    catalog.write(change(rows=[trimmed], cuts=[(1, 15)], gone=[("_default/b", 2)]))
+    new = [extent(1, 0, "new"), extent(1, 10, "new", 10, 10), *(extent(2, start, "new") for start in (0, 10))]
+    catalog.write(change(swaps=[swapped(["old0", "old10"], ["new"], new)]))
+    assert list(lake_files.extents()) == new[1:2] and lake_files.live_rows() == {"new": 10}
 
 
-def test_a_swap_that_fails_in_the_middle_changes_nothing(catalog: SqliteCatalog, lake_files: LakeFiles) -> None:
-    before = [list(lake_files.extents()), lake_files.files()]
-
-    def extents() -> Iterator[Extent]:
-        yield NEW[0]
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        lake_files.swap(["old0", "old10"], ["new"], extents(), 4, NOW_MS)
-    assert [list(lake_files.extents()), lake_files.files()] == before
-    swap(lake_files)
-    with pytest.raises(RuntimeError):
-        swap(lake_files)
+def test_what_forks_still_read_of_a_trimmed_stream_is_swapped(catalog: SqliteCatalog, lake_files: LakeFiles) -> None:
+    source = stream_row("_default/a", 1, tail=20, earliest=15, lost_position=15, children=1)
+    catalog.write(change(rows=[source]))
+    swap(catalog)
     assert list(lake_files.extents()) == NEW
+
+
+def test_one_checkpoint_may_bring_a_file_its_swap_and_the_next_one(
+    catalog: SqliteCatalog, lake_files: LakeFiles
+) -> None:
+    fresh = extent(1, 20, "fresh")
+    later = [extent(1, 0, "newer", 30), extent(2, 0, "newer", 20, 30)]
+    swaps = [swapped(["old0", "old10"], ["new"], NEW), swapped(["new", "fresh"], ["newer"], later)]
+    catalog.write(change(extents=[fresh], files=["fresh", "new", "newer"], swaps=swaps))
+    assert list(lake_files.extents()) == later and catalog.alive() == {"newer": True}
+    assert lake_files.standing(["new", "fresh"]) == {"new": Standing(NOW_MS, 1, 2), "fresh": Standing(NOW_MS, None, 2)}
+
+
+def test_a_swap_that_contradicts_the_catalog_changes_nothing(catalog: SqliteCatalog, lake_files: LakeFiles) -> None:
+    swap(catalog)
+    before = [list(lake_files.extents()), lake_files.files()]
+    for wrong in (swapped(["new"], ["old0"], NEW), swapped(["old0"], ["new"], NEW), swapped(["old0"], ["other"], NEW)):
+        with pytest.raises((RuntimeError, sqlite3.IntegrityError, KeyError)):
+            catalog.write(change(swaps=[wrong], position=900))
+        assert [list(lake_files.extents()), lake_files.files()] == before and lake_files.position() == 100
 
 
 def test_swaps_are_numbered_and_a_file_knows_which_brought_and_which_took_it(
     catalog: SqliteCatalog, lake_files: LakeFiles
 ) -> None:
-    swap(lake_files)
+    swap(catalog)
     later = [extent(1, 0, "newer", 20), extent(2, 0, "newer", 20, 20)]
-    lake_files.swap(["new"], ["newer"], later, 2, NOW_MS + 1)
+    catalog.write(change(swaps=[swapped(["new"], ["newer"], later, NOW_MS + 1)]))
     standing = {"new": Standing(NOW_MS + 1, 1, 2), "newer": Standing(None, 2, None)}
     assert lake_files.standing(["new", "newer"]) == standing
     lake_files.forget(["old0"])

@@ -14,7 +14,8 @@ from typing import Any
 
 from headwater.catalog.sqlite import SqliteCatalog
 from headwater.cluster.catalog_snapshots import CatalogSnapshots
-from headwater.cluster.ownership import STANDBY, GroupOwnership, Ownership, Timing, Wiring
+from headwater.cluster.ownership import STANDBY, GroupOwnership, Ownership
+from headwater.cluster.ownership_wiring import Timing, Wiring
 from headwater.engine.engine import Engine
 from headwater.engine.group import Group
 from headwater.engine.outcome_future import OutcomeFuture

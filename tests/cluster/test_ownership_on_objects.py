@@ -12,7 +12,8 @@ import pytest
 from headwater.catalog.lake_files import LakeFiles
 from headwater.catalog.sqlite import SqliteCatalog
 from headwater.cluster.catalog_snapshots import CatalogSnapshots
-from headwater.cluster.ownership import OWNER, STANDBY, Ownership, Timing, Wiring
+from headwater.cluster.ownership import OWNER, STANDBY, Ownership
+from headwater.cluster.ownership_wiring import Timing, Wiring
 from headwater.engine.engine import Engine
 from headwater.engine.group import Group
 from headwater.engine.outcome_future import OutcomeFuture

@@ -44,7 +44,12 @@ def rendered(tmp_path: Path, values: dict[str, Any], chart: Path = CHART, releas
 
 
 def objects(text: str) -> dict[str, dict[str, Any]]:
-    return {found["kind"]: found for found in yaml.safe_load_all(text) if found}
+    """By their kinds; of two Services the one that comes first, which is that of clients."""
+    found: dict[str, dict[str, Any]] = {}
+    for one in yaml.safe_load_all(text):
+        if one:
+            found.setdefault(one["kind"], one)
+    return found
 
 
 def pod_of(text: str) -> dict[str, Any]:
@@ -82,6 +87,12 @@ def test_the_schemas_of_kubernetes_find_a_planted_fault(tmp_path: Path) -> None:
         {"settings": {"log_level": None, "Workers": 2}},
         {"settings": {"workers": 1.5}},
         {"replicas": 3},
+        {"replicas": 0},
+        {"cluster": {"log": "nats://a:4222"}, "settings": {"lake": "s3://bucket"}},
+        {"cluster": {"log": "nats://a:4222", "secretName": "s"}},
+        {"cluster": {"log": "file:///tmp", "secretName": "s"}, "settings": {"lake": "s3://bucket"}},
+        {"settings": {"cluster": "nats://a:4222"}},
+        {"settings": {"zone": "a"}},
         {"service": {"type": "Headless"}},
         {"persistence": {"size": "much"}},
         {"podDisruptionBudget": {"maxUnavailable": -1}},
@@ -153,18 +164,22 @@ def test_changed_settings_start_the_pod_again(tmp_path: Path) -> None:
     assert mark({}) == mark({"podAnnotations": {"a": "b"}}) != mark({"settings": {"log_level": "debug"}})
 
 
-def test_the_notes_name_what_was_made(tmp_path: Path) -> None:
+def notes(tmp_path: Path, values: dict[str, Any], release: str) -> str:
     chart = tmp_path / "chart"
     shutil.copytree(CHART, chart)
     # helm shows notes only to who installs on a cluster; as an annotation of an object they are rendered without one.
     (chart / "templates" / "NOTES.txt").rename(chart / "notes")
     wrapped = '{{ dict "kind" "Notes" "apiVersion" "v1" "text" (tpl (.Files.Get "notes") .) | toJson }}\n'
     (chart / "templates" / "notes.yaml").write_text(wrapped)
-    found = objects(rendered(tmp_path, {"service": {"type": "NodePort"}}, chart, "mine"))
-    name = found["Service"]["metadata"]["name"]
+    return objects(rendered(tmp_path, values, chart, release))["Notes"]["text"]
+
+
+def test_the_notes_name_what_was_made(tmp_path: Path) -> None:
+    name = objects(rendered(tmp_path, {}, release="mine"))["Service"]["metadata"]["name"]
+    told = notes(tmp_path, {"service": {"type": "NodePort"}}, "mine")
     addresses = (f"http://{name}.streams:4437", f"{name}.streams:4438")
     for part in (*addresses, f"statefulset/{name}", f"data-{name}-0", "NodePort"):
-        assert part in found["Notes"]["text"]
+        assert part in told
 
 
 def test_the_chart_has_the_version_of_the_product() -> None:

@@ -31,11 +31,11 @@ os.execv(sys.argv[1], sys.argv[1:])
 """
 
 
-def unit() -> dict[str, str]:
+def unit(path: Path = UNIT) -> dict[str, str]:
     """Keys of [Service]; of one that is repeated, the last."""
     parser = RawConfigParser(strict=False, comment_prefixes=("#",), delimiters=("=",))
     parser.optionxform = str  # type: ignore[assignment, method-assign]
-    parser.read(UNIT)
+    parser.read(path)
     return dict(parser["Service"])
 
 
@@ -153,11 +153,22 @@ def test_a_node_makes_no_system_call_that_the_unit_forbids(tmp_path: Path) -> No
     assert made <= allowed_calls()
 
 
-def test_the_guide_installs_every_file_to_where_the_unit_looks(tmp_path: Path) -> None:
+def put_by_the_guide(section: str, folder: Path, made: str = "") -> dict[str, Path]:
+    """What the commands of a section install, by path on the machine, and the file that is there now. `made` is a file
+    that a command before them makes."""
     guide = (ROOT / "docs" / "guides" / "deployment.md").read_text()
-    lines = re.findall(r"^sudo (install .*)$", guide, re.MULTILINE)
-    done = ran("sh", "-ec", "\n".join(lines).replace(" /etc/", f" {tmp_path}/etc/"), cwd=ROOT)
+    text = guide.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    lines = re.findall(r"^sudo (install .*)$", text, re.MULTILINE)
+    script = "\n".join(lines).replace(" /etc/", f" {folder}/etc/")
+    if made:
+        (folder.parent / made).write_text("made by an earlier command")
+        script = script.replace(f" {made} ", f" {folder.parent / made} ")
+    done = ran("sh", "-ec", script, cwd=ROOT)
     assert done.returncode == 0, done.stdout
-    put = {f"/{path.relative_to(tmp_path)}" for path in tmp_path.rglob("*") if path.is_file()}
-    assert len(put) == len(list(FOLDER.iterdir()))
-    assert put >= {unit()["ExecStart"].split()[-1], f"/etc/systemd/system/{UNIT.name}"}
+    return {f"/{path.relative_to(folder)}": path for path in folder.rglob("*") if path.is_file()}
+
+
+def test_the_guide_installs_every_file_to_where_the_unit_looks(tmp_path: Path) -> None:
+    put = put_by_the_guide("systemd", tmp_path)
+    assert len(put) == len([path for path in FOLDER.iterdir() if "cluster" not in path.name])
+    assert put.keys() >= {unit()["ExecStart"].split()[-1], f"/etc/systemd/system/{UNIT.name}"}

@@ -11,7 +11,7 @@ import pytest
 from headwater.engine import read_ahead as module
 from headwater.engine.read_ahead import ANSWERS, AWAY_S, GROUPS_MAX, PLACES_MAX, Ahead
 from headwater.model.extents import Extent, Records, Run, Stretch
-from headwater.ports import BlobsUnavailable
+from headwater.ports import BlobsUnavailable, Writer
 
 SID, PIECE = 7, 1 << 20
 
@@ -38,7 +38,7 @@ class Prepared:
             raise BlobsUnavailable("gone fishing")
         self.ready.add(extent)
 
-    def settle(self, runs: list[Run], group: int, epoch: int = 0) -> tuple[str, list[Extent]]:
+    def settle(self, runs: list[Run], writer: Writer) -> tuple[str, list[Extent]]:
         raise NotImplementedError
 
     def read(self, extent: Extent, start: int, end: int) -> Records:

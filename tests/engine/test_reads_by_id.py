@@ -17,7 +17,7 @@ from headwater.engine.reads_by_id import Place, ReadsById, Record
 from headwater.errors import Failure, Overloaded
 from headwater.model.commands import Append, Create, Fork, Trim
 from headwater.model.extents import Extent, Records, Run
-from headwater.ports import BlobsUnavailable
+from headwater.ports import BlobsUnavailable, Writer
 from tests.engine import KEY, Bench
 
 FORK = "_default/fork"
@@ -31,7 +31,7 @@ class DictLake:
         self.reads_count = 0
         self.away = False
 
-    def settle(self, runs: list[Run], group: int, epoch: int = 0) -> tuple[str, list[Extent]]:
+    def settle(self, runs: list[Run], writer: Writer) -> tuple[str, list[Extent]]:
         file = f"file{len(self.runs)}"
         extents = []
         for run in runs:
@@ -62,7 +62,7 @@ class DictLake:
             [run.positions[row] for row in rows],
         )
 
-    def reconcile(self, alive: dict[str, bool], fresh: set[str], group: int, epoch: int = 0) -> int:
+    def reconcile(self, alive: dict[str, bool], fresh: set[str], writer: Writer) -> int:
         return 0
 
 
@@ -85,7 +85,7 @@ class Shore(Bench):
         assert stream is not None
         run = cut(stream, self.log.synced, bytes_max)
         if run is not None:
-            file, extents = self.lake.settle([run], 0)
+            file, extents = self.lake.settle([run], Writer(0))
             self.group.settle(file, extents, {stream.sid: stream})
             self.sync()
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwater.errors import SwapRefused
+from headwater.errors import OwnerChanged, SwapRefused
 from headwater.lake import swap as judge
 from headwater.lake.cache import MemoryCache
 from headwater.lake.keys import NotLake, described, read_keys
@@ -23,6 +23,7 @@ from headwater.lake.store import MemoryStore
 from headwater.lake.swap import read_swap
 from headwater.lake.writer import SORTED_BY, Built, build
 from headwater.model.extents import Extent, Run
+from headwater.ports import Writer
 from tests.lake.rows import run, some_runs
 
 names = st.text("ab/-é\U0001f40e", min_size=1, max_size=4).map(lambda text: f"bucket/{text}")
@@ -83,7 +84,7 @@ def test_extents_of_the_new_files_lead_to_the_same_records(
         rewritten(store, rows.slice(low, high - low), f"new{low}", data.draw(st.integers(2, 9)))
         for low, high in pairwise(cuts)
     ]
-    read = read_swap(store, old, new, 0, nothing)
+    read = read_swap(store, old, new, Writer(0), nothing)
     # Streams that were deleted, or trimmed, since the new files were written.
     gone = data.draw(st.dictionaries(st.sampled_from(sorted(whole)), st.integers(0, 200), max_size=3))
     live = {name: [one for one in some if one.end > gone.get(one.sid, -1)] for name, some in live.items()}
@@ -114,7 +115,7 @@ def test_a_run_that_is_split_by_the_end_of_a_row_group_is_two_extents() -> None:
     built = build([run("bucket/a", 1, [b"x"] * 10)], 0, "old")
     old = stored(store, built)
     new = rewritten(store, rows_in(store, [old]), "new", rows_per_group=4)
-    found = list(read_swap(store, [old], [new], 0, nothing).match({old: built.extents}).extents())
+    found = list(read_swap(store, [old], [new], Writer(0), nothing).match({old: built.extents}).extents())
     assert [(one.row_group, one.row_start, one.row_count) for one in found] == [(0, 0, 4), (1, 0, 6)]
     assert [(one.start, one.end) for one in found] == [(0, 4), (4, 10)]
 
@@ -124,7 +125,7 @@ def test_too_many_rows_at_once_are_refused(monkeypatch: pytest.MonkeyPatch) -> N
     old = stored(store, build(some_runs(), 0, "old"))
     monkeypatch.setattr(judge, "ROWS_MAX", 99)
     with pytest.raises(SwapRefused, match="more than 99 in one swap"):
-        read_swap(store, [old], [], 0, nothing)
+        read_swap(store, [old], [], Writer(0), nothing)
 
 
 def test_extents_that_the_old_file_does_not_hold_are_told_of() -> None:
@@ -132,7 +133,7 @@ def test_extents_that_the_old_file_does_not_hold_are_told_of() -> None:
     built = build(some_runs(), 0, "old")
     old = stored(store, built)
     new = rewritten(store, rows_in(store, [old]), "new")
-    read = read_swap(store, [old], [new], 0, nothing)
+    read = read_swap(store, [old], [new], Writer(0), nothing)
     first = built.extents[0]
     for wrong in (
         Extent(first.sid, first.start, first.end, 7, first.ms, first.n, old, 0, 0, 1),
@@ -202,3 +203,11 @@ def test_a_check_ends_the_reading_where_it_stands() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         read_keys(store, path, 0, check)
+
+
+def test_files_that_were_written_for_another_owner_are_refused() -> None:
+    store = MemoryStore()
+    for name, epoch in (("e1-t", 2), ("t", 1), ("e2-t", 1), ("e1-t", 0)):
+        with pytest.raises(OwnerChanged) as refused:
+            read_swap(store, [], [f"data/0/00000000000000000001-{name}.parquet"], Writer(0, epoch, "log"), nothing)
+        assert refused.value.current == epoch

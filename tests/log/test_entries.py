@@ -24,6 +24,8 @@ from headwater.model.events import (
     Noted,
     Settled,
     SnapshotPublished,
+    SwapPart,
+    Swapped,
     Touched,
     Trimmed,
 )
@@ -83,6 +85,16 @@ cold = {
     BucketCreated: st.builds(BucketCreated, name=texts, at_ms=u64),
     BucketDeleted: st.builds(BucketDeleted, name=texts, at_ms=u64),
     Settled: st.builds(Settled, file=texts, extents=st.lists(extents, max_size=3), at_ms=u64),
+    SwapPart: st.builds(SwapPart, swap=u64, extents=st.binary(max_size=50)),
+    Swapped: st.builds(
+        Swapped,
+        swap=u64,
+        removed=st.lists(texts, max_size=3),
+        added=st.lists(texts, max_size=3),
+        parts_count=u64,
+        extents=st.binary(max_size=50),
+        at_ms=u64,
+    ),
     Noted: st.builds(Noted, domain=texts, body=st.binary(max_size=50), at_ms=u64),
 }
 events = st.one_of(appends(), *cold.values())

@@ -19,6 +19,28 @@ def test_a_busy_node_is_waited_for_whatever_the_call() -> None:
         assert len(script.received) == 2
 
 
+def refused(code: str) -> bytes:
+    body = b'{"error":{"code":"%s","message":"why"}}' % code.encode()
+    return answer("503 Service Unavailable", [("Retry-After", "0")], body)
+
+
+@pytest.mark.parametrize("code", ["group_moved", "not_served_here", "no_owner", "member_unavailable", "shutting_down"])
+def test_a_change_of_owners_is_waited_for_whatever_the_call(code: str) -> None:
+    with scripted([refused(code)], [DONE]) as script:
+        assert Node(script.url).call("POST", "/x", b"1", repeat=False).body == b"{}"
+        assert len(script.received) == 2
+
+
+@pytest.mark.parametrize("code", ["outcome_unknown", "log_unavailable"])
+def test_an_answer_that_leaves_the_outcome_open_is_asked_for_again_only_where_that_is_safe(code: str) -> None:
+    with scripted([refused(code)], [DONE]) as script:
+        assert Node(script.url).call("POST", "/x", b"1", repeat=True).status == 200
+    with scripted([refused(code)], [DONE]) as script:
+        with pytest.raises(NodeRefused, match=code):
+            Node(script.url).call("POST", "/x", b"1", repeat=False)
+        assert len(script.received) == 1
+
+
 def test_a_call_whose_answer_is_lost_is_repeated_only_where_that_is_safe() -> None:
     with scripted([], [DONE]) as script:
         assert Node(script.url).call("GET", "/x").status == 200

@@ -1,14 +1,14 @@
 """The catalog as the lake's upkeep and `headwater lake` see it: which files live, which snapshots are meant.
 
 Owns a connection of its own, so that long looks from worker threads hold up neither checkpoints nor the event loop.
-Never writes anything but what gc keeps about a file (since when it is dead, that it is gone), a swap's new extents, and
-how much of the table's log an erasure wants gone.
+Never writes anything but what gc keeps about a file (since when it is dead, that it is gone), and how much of the
+table's log an erasure wants gone.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from urllib.parse import quote
 
@@ -19,7 +19,6 @@ from headwater.model.extents import Extent
 from headwater.model.row import StreamRow
 from headwater.ports import Erasure, Standing
 
-_encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(StreamRow).decode
 _decode_extent = msgspec.msgpack.Decoder(Extent).decode
 
@@ -171,51 +170,10 @@ class LakeFiles:
         went = {name for (name,) in self._db.execute("select name from files where went = ?", (number,))}
         return went, {name for (name,) in self._db.execute("select name from files where came = ?", (number,))}
 
-    def swap(
-        self,
-        removed: Collection[str],
-        added: Collection[str],
-        extents: Iterable[Extent],
-        extents_count: int,
-        now_ms: int,
-    ) -> None:
-        """Records of the `removed` files are in the `added` ones from now on, where `extents` says. One transaction.
-
-        Until `table_followed` the catalog says that the lake's table may not show it. Raises RuntimeError, and nothing
-        has changed, unless the removed files live and have `extents_count` extents, and the added ones are new.
-        """
-        with self._db as db:
-            db.execute("begin immediate")
-            standing = self.standing([*removed, *added])
-            if sorted(standing) != sorted(removed) or any(one.dead_ms is not None for one in standing.values()):
-                raise RuntimeError("files that are swapped live, and those that come are new")
-            number = db.execute("select coalesce(max(value), 0) + 1 from meta where name = 'swaps'").fetchone()[0]
-            gone = 0
-            for name in removed:
-                gone += db.execute(
-                    "delete from extents where file = (select id from files where name = ?)", (name,)
-                ).rowcount
-            if gone != extents_count:
-                raise RuntimeError(f"the files have {gone} extents, not {extents_count}")
-            db.executemany("insert into files (name, came) values (?, ?)", ((name, number) for name in added))
-            ids = {name: db.execute("select id from files where name = ?", (name,)).fetchone()[0] for name in added}
-            db.executemany(
-                "insert into extents (sid, start, end, file, rows, row) values (?, ?, ?, ?, ?, ?)",
-                ((one.sid, one.start, one.end, ids[one.file], one.row_count, _encode(one)) for one in extents),
-            )
-            db.executemany(
-                "update files set dead_ms = ?, went = ? where name = ?", ((now_ms, number, name) for name in removed)
-            )
-            # Rows that all died meanwhile: nothing will ever refer to such a file.
-            db.executemany(
-                "update files set dead_ms = ? where name = ?"
-                " and not exists (select 1 from extents where extents.file = files.id)",
-                ((now_ms, name) for name in added),
-            )
-            db.executemany(
-                "insert into meta (name, value) values (?, ?) on conflict (name) do update set value = excluded.value",
-                [("swaps", number), ("table_behind", 1)],
-            )
+    def swaps_count(self) -> int:
+        """The number of the newest swap."""
+        found = self._db.execute("select value from meta where name = 'swaps'").fetchone()
+        return 0 if found is None else int(found[0])
 
     def table_behind(self) -> bool:
         """True when the lake's table may not show the last swap."""

@@ -9,7 +9,7 @@ Owns the schema and its transactions. Never decides what is written when: checkp
     extents(sid, start, end, file, rows, row)   where settled records are in the lake; rows: how many
     files(id, name, dead_ms, came, went)
                               files of the lake; dead_ms: since when no extent is left, by a swap or as gc found
-                              came, went: numbers of the swaps that brought it and took it, if any did (see lake_files)
+                              came, went: numbers of the swaps that brought it and took it, if any did (see swaps)
     buckets(name, row)
     reads(day, bucket, reads, bytes)
                               how much was read; what is older than READS_DAYS goes
@@ -34,6 +34,7 @@ from pathlib import Path
 
 import msgspec
 
+from headwater.catalog.swaps import swap_files
 from headwater.model.extents import Extent
 from headwater.model.row import BucketRow, StreamRow
 from headwater.ports import Change, ReadCount
@@ -211,6 +212,8 @@ class SqliteCatalog:
                     if extent.file in ids
                 ),
             )
+            for swap in change.swaps:
+                swap_files(db, swap)
             db.executemany("delete from extents where sid = ? and end <= ?", change.cuts)
             db.executemany("delete from extents where sid = ?", ((sid,) for _, sid in change.gone))
             db.executemany(
@@ -247,6 +250,8 @@ class SqliteCatalog:
                     ("next_sid", change.next_sid),
                 ],
             )
+        if change.swaps:
+            self.table_behind = True
         self.position = change.position
         self.log_floor = change.log_floor
         self.next_sid = change.next_sid

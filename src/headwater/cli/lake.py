@@ -126,7 +126,7 @@ def gc(
         from headwater.lake.info import read_table
         from headwater.lake.lake import DeltaLake
         from headwater.lake.table import LakeTable
-        from headwater.ports import SystemClock, SystemRng
+        from headwater.ports import SystemClock, SystemRng, Writer
 
         settings = _settings(data, config_file)
         grace = settings.lake_grace_ms if grace_ms is None else grace_ms
@@ -149,7 +149,9 @@ def gc(
                 if not dry_run:
                     group.follow(DeltaLake(store, 1 << 20, SystemClock(), SystemRng()))
                 listing = collector.survey(store, group.number, committed, now_ms - grace, _go_on)
-                plan = collector.plan(listing, group.number, group.lake_files, group.pending(), now_ms - grace, _go_on)
+                plan = collector.plan(
+                    listing, Writer(group.number), group.lake_files, group.pending(), now_ms - grace, _go_on
+                )
                 if not dry_run:
                     collector.carry_out(plan, store, leave_table, cut_log, group.lake_files, now_ms, _go_on)
                     _forget_parts(Path(settings.data) / "cache", [*plan.dead, *(one.key for one in plan.orphans)])

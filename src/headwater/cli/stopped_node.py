@@ -22,7 +22,7 @@ from headwater.log.wal import Wal
 from headwater.model.extents import Extent
 from headwater.model.row import StreamRow
 from headwater.model.stream import Limits
-from headwater.ports import Lake, Pending, SystemClock, SystemRng
+from headwater.ports import Lake, Pending, SystemClock, SystemRng, Writer
 from headwater.subscriptions.registry import Registry
 
 
@@ -98,7 +98,7 @@ class Stopped:
     def follow(self, lake: Lake) -> None:
         """Makes the lake's table show the last swap of files, as a start would. Raises BlobsUnavailable."""
         if self._catalog.table_behind:
-            lake.reconcile(self._catalog.alive(), set(self._loaded.new_files), self.number)
+            lake.reconcile(self._catalog.alive(), set(self._loaded.new_files), Writer(self.number))
             self._catalog.table_followed()
 
     def _alive(self, extent: Extent) -> bool:

@@ -14,20 +14,17 @@ that the log never took.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
-
-import msgspec
+from typing import Any
 
 from headwater.catalog.catalog_copy import copy_catalog
 from headwater.catalog.catalog_files import remove_catalog
 from headwater.catalog.sqlite import SqliteCatalog
-from headwater.cluster.catalog_snapshots import CatalogSnapshots, Snapshot
+from headwater.cluster.catalog_snapshots import Snapshot
+from headwater.cluster.ownership_wiring import Timing, View, Wiring
 from headwater.cluster.restore import take_restored
 from headwater.cluster.snapshot_upkeep import SnapshotUpkeep
-from headwater.cluster.timing import Timing as Timing
 from headwater.engine.checkpoint import checkpoint
 from headwater.engine.engine import Engine
 from headwater.engine.follower import Follower
@@ -43,55 +40,6 @@ AWAY, STANDBY, OWNER, SUSPENDED = "away", "standby", "owner", "suspended"
 STANDBYS = 1
 """Nodes behind the first in line that follow as well."""
 _BUILDS_MAX = 3
-
-
-class View(Protocol):
-    """What this node believes of the others. Wrong beliefs cost time, never data."""
-
-    me: str
-
-    def alive(self) -> Collection[str]:
-        """Members that answered lately, and this one."""
-        ...
-
-    def in_line(self, group: int) -> Sequence[str]:
-        """Those of them in the order in which they should own the group."""
-        ...
-
-    def successor(self, group: int) -> str | None:
-        """Who of them claims the group when it has no owner: the first in line that is ready."""
-        ...
-
-    def is_urgent(self, group: int) -> bool:
-        """Another node that is first in line is handed the group at once, not when it has been so for a while."""
-        ...
-
-    def set_ready(self, group: int, ready: bool) -> None:
-        """This node has followed the group to its end, or does not follow it any more: others are told."""
-        ...
-
-    def claimed(self, group: int) -> tuple[str, int] | None:
-        """Who of the other members that are alive says that it owns the group, and the epoch: the highest one."""
-        ...
-
-
-class Wiring(msgspec.Struct, frozen=True):
-    """What a group is built from, and the way to other nodes."""
-
-    log: Callable[[int], Awaitable[QuorumLog]]
-    """A log that nothing was read from yet. Raises Unavailable."""
-    build: Callable[[int, QuorumLog, SqliteCatalog], OwnedGroup]
-    """The group with all its domains, not recovered and not started."""
-    catalog_path: Callable[[int], Path]
-    snapshots: Callable[[int], CatalogSnapshots]
-    tell: Callable[[str, int, int, bool], Awaitable[bool]]
-    """Calls `Ownership.asked` of another member. Raises Failure when it cannot be reached."""
-    report: Callable[[str, str], None]
-    streams_loaded_max: int
-    snapshot_bytes: int
-    """A catalog snapshot is written when the log has grown by this much since the last one."""
-    address: str = ""
-    cluster_format: int = 1
 
 
 class GroupOwnership:
@@ -191,6 +139,8 @@ class GroupOwnership:
             self._wiring.snapshot_bytes,
             self._clock,
         )
+        if follower.owned.lake_gc is not None:
+            follower.owned.lake_gc.covered = lambda: -1 if upkeep.newest is None else upkeep.newest.position
         try:
             self._log, self._upkeep = log, upkeep
             self.state = STANDBY
@@ -259,31 +209,38 @@ class GroupOwnership:
 
     async def _stand_by(self, follower: Follower, log: QuorumLog, upkeep: SnapshotUpkeep) -> bool:
         """Follows until the group is claimed, True, or this node has no part in it any more, False."""
-        rested_s = confirmed_s = self._clock.monotonic_s()
-        while True:
-            try:
-                number = log.cursor.number
-                while await follower.advance():
-                    pass
-                if log.cursor.number != number:
-                    self._seen()
-                if not self._is_wanted():
-                    return False
-                if self._may_claim(log) and await self._claim(log):
-                    return True
-            except (Unavailable, Unsure):
-                pass  # the log is not reached: what is held stays true, and it is tried again
-            now_s = self._clock.monotonic_s()
-            if now_s - rested_s >= self._timing.checkpoint_interval_s:
-                rested_s = now_s
-                await follower.rest()
-            if now_s - confirmed_s >= self._timing.snapshot_interval_s:
-                confirmed_s = now_s
-                if follower.owned.erasure_marks.due:
-                    await follower.rest()  # who is told that an erasure is done counts on it
-                if not follower.owned.erasure_marks.due:
-                    upkeep.confirm(log.synced)
-            await self._pause(self._timing.look_s, log)
+        growth = _Growth(log)
+        try:
+            rested_s = confirmed_s = self._clock.monotonic_s()
+            while True:
+                try:
+                    if not self._is_wanted():
+                        return False
+                    if growth.is_due or self._may_claim(log):
+                        await growth.stop()
+                        number = log.cursor.number
+                        while await follower.advance():
+                            pass
+                        if log.cursor.number != number:
+                            self._seen()
+                        if self._may_claim(log) and await self._claim(log):
+                            return True
+                        growth.watch()
+                except (Unavailable, Unsure):
+                    pass  # the log is not reached: what is held stays true, and it is tried again
+                now_s = self._clock.monotonic_s()
+                if now_s - rested_s >= self._timing.checkpoint_interval_s:
+                    rested_s = now_s
+                    await follower.rest()
+                if now_s - confirmed_s >= self._timing.snapshot_interval_s:
+                    confirmed_s = now_s
+                    if follower.owned.erasure_marks.due:
+                        await follower.rest()  # who is told that an erasure is done counts on it
+                    if not follower.owned.erasure_marks.due:
+                        upkeep.confirm(log.synced)
+                await self._pause(self._timing.look_s, growth.noticed)
+        finally:
+            await growth.stop()
 
     def _seen(self) -> None:
         self._entry_s = self._clock.monotonic_s()
@@ -304,15 +261,17 @@ class GroupOwnership:
         return self._clock.monotonic_s() - self._entry_s >= self._timing.claim_after_s
 
     async def _claim(self, log: QuorumLog) -> bool:
-        """False: somebody wrote meanwhile. The log is followed to its end before this is tried again."""
-        self._take_epoch = -1
+        """False: somebody wrote meanwhile, or what was read was not the log's end. It is followed to its end before
+        this is tried again; a group that was handed over is still this node's to take."""
         incarnation = self._rng.token(INCARNATION_BYTES).hex()
         claim = Claim(self._view.me, self._wiring.address, self._wiring.cluster_format, 0, incarnation)
         try:
             self.epoch = (await log.claim(claim)).epoch
-            self.claims_count += 1
         except Behind:
             return False
+        self._take_epoch = -1
+        self.claims_count += 1
+        self._wiring.note("claimed", {"group": self.number, "epoch": self.epoch})
         return True
 
     # ---- owning -------------------------------------------------------------------------------------------------
@@ -434,10 +393,11 @@ class GroupOwnership:
         self.hand_overs_count += 1
         await log.closed()
         if target is not None and log.failure is None:
+            # Whoever does not take the group now takes it when the log has been silent for a while.
             try:
-                await self._wiring.tell(target, self.number, self.epoch, True)
+                taken = await self._wiring.tell(target, self.number, self.epoch, True)
+                self._wiring.note("handed over", {"group": self.number, "to": target, "taken": taken})
             except Exception as error:
-                # It takes the group all the same, when the log has been silent for a while.
                 self._wiring.report("group", f"group {self.number} could not be handed over to {target}: {error}")
         return True
 
@@ -459,19 +419,43 @@ class GroupOwnership:
                 continue  # it is not there: the next one may be
         return None
 
-    async def _pause(self, delay_s: float, log: QuorumLog | None = None) -> None:
-        """Until something happens, `delay_s` at most."""
-        waits = [asyncio.ensure_future(self._nudged.wait()), asyncio.ensure_future(self._clock.sleep(delay_s))]
-        if log is not None:
-            waits.append(asyncio.ensure_future(log.wait()))
+    async def _pause(self, delay_s: float, other: asyncio.Future[None] | None = None) -> None:
+        """Until something happens, `delay_s` at most. `other` goes on."""
+        waits: list[asyncio.Future[Any]] = [
+            asyncio.ensure_future(self._nudged.wait()),
+            asyncio.ensure_future(self._clock.sleep(delay_s)),
+        ]
         try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([*waits, *([] if other is None else [other])], return_when=asyncio.FIRST_COMPLETED)
         finally:
             for wait in waits:
                 wait.cancel()
-            # What a wait for the log found out is found again by reading it.
             await asyncio.gather(*waits, return_exceptions=True)
             self._nudged.clear()
+
+
+class _Growth:
+    """The wait for more of a log, which goes on while its group is looked at: begun anew each time, it would ask the
+    log far more often. A log is never read and waited for at once."""
+
+    def __init__(self, log: QuorumLog) -> None:
+        self._log = log
+        self.noticed: asyncio.Future[None] | None = None
+
+    @property
+    def is_due(self) -> bool:
+        """There may be more, or nobody waits for it."""
+        return self.noticed is None or self.noticed.done()
+
+    def watch(self) -> None:
+        self.noticed = asyncio.ensure_future(self._log.wait())
+
+    async def stop(self) -> None:
+        noticed, self.noticed = self.noticed, None
+        if noticed is not None:
+            noticed.cancel()
+            # What it found out is found again by reading.
+            await asyncio.gather(noticed, return_exceptions=True)
 
 
 class Ownership:

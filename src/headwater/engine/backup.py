@@ -27,7 +27,7 @@ from headwater.engine.flush import Flusher
 from headwater.engine.group import Group
 from headwater.engine.outcome_future import synced
 from headwater.errors import LogUnavailable, Overloaded
-from headwater.model.events import Event, Settled, SnapshotPublished
+from headwater.model.events import Event, Settled, SnapshotPublished, Swapped
 from headwater.ports import CatalogCopy, CopiedLog, Rng
 
 HOLDS_MAX = 2
@@ -142,7 +142,9 @@ class Backups:
                 raise LogUnavailable(log.failure.reason)
             position = log.synced
             met += copy.advance(position)
-            files = [event.file for event in met if isinstance(event, Settled) and event.file not in known]
+            logged = [event.file for event in met if isinstance(event, Settled)]
+            logged += [name for event in met if isinstance(event, Swapped) for name in event.added]
+            files = [name for name in logged if name not in known]
             blobs = [event.blob for event in met if isinstance(event, SnapshotPublished) and event.blob not in known]
             return Hold(
                 name,

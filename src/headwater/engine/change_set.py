@@ -18,7 +18,7 @@ from headwater.engine.usage import ReadUsage
 from headwater.model.buckets import Bucket
 from headwater.model.extents import Extent
 from headwater.model.row import BucketRow, StreamRow
-from headwater.ports import Change, ReadCount
+from headwater.ports import Change, FilesSwapped, ReadCount
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,7 @@ class ChangeSet:
     things: Mapping[str, dict[str, bytes | None]]
     """By domain, then by name."""
     reads: Sequence[ReadCount]
+    swaps: Sequence[FilesSwapped]
 
     @property
     def count(self) -> int:
@@ -47,7 +48,7 @@ class ChangeSet:
 
     @property
     def empty(self) -> bool:
-        return not (self.count or self.extents or self.files or self.cuts or self.reads)
+        return not (self.count or self.extents or self.files or self.cuts or self.reads or self.swaps)
 
     def at(self, position: int, log_floor: int, next_sid: int) -> Change:
         """The same as the catalog takes it, true for a log position."""
@@ -63,6 +64,7 @@ class ChangeSet:
             log_floor=log_floor,
             next_sid=next_sid,
             reads=list(self.reads),
+            swaps=list(self.swaps),
         )
 
 
@@ -83,6 +85,9 @@ class UnsavedChanges:
         """Logged since the last checkpoint, by sid: the catalog does not know them yet."""
         self.new_files: list[str] = []
         """Files of the lake that were logged since the last checkpoint."""
+        self.new_swaps: list[FilesSwapped] = []
+        """Swaps of files that were logged since the last checkpoint. Reads still go to the old files: these are kept
+        until a catalog has had the swap for a while."""
         self.lost: dict[int, LoadedStream] = {}
         """Streams that let go of records since the last checkpoint, by sid."""
         self.losing: dict[int, LoadedStream] = {}
@@ -114,7 +119,7 @@ class UnsavedChanges:
 
     def take_changes(self) -> ChangeSet:
         """Everything that is marked, and the marks are gone. What readers look up stays until `commit`: deletions,
-        creations, extents and files."""
+        creations, extents, files and swaps."""
         if self._taken is not None:
             raise RuntimeError("a checkpoint began while another was under way")
         self.begin_capture()
@@ -136,6 +141,7 @@ class UnsavedChanges:
             lost=dict(self.losing),
             things={name: domain.changes() for name, domain in self._domains.items()},
             reads=self._usage.take(),
+            swaps=tuple(self.new_swaps),
         )
         return self._taken
 
@@ -145,6 +151,7 @@ class UnsavedChanges:
         for sid in changes.removed:
             self.removed.pop(sid, None)
         del self.new_files[: len(changes.files)]
+        del self.new_swaps[: len(changes.swaps)]
         for sid, written in changes.extents.items():
             extents = self.new_extents.get(sid)
             if extents is not None:

@@ -13,10 +13,11 @@ from bisect import bisect_right
 from collections.abc import Callable
 from heapq import nsmallest
 
+from headwater.engine.checkpoint import checkpoint
 from headwater.engine.group import Group
 from headwater.engine.loaded_stream import LoadedStream
 from headwater.model.extents import Run
-from headwater.ports import BlobsUnavailable, Lake
+from headwater.ports import BlobsUnavailable, Lake, Writer
 
 LOOK_S = 0.2
 COLLECT_SLICE = 500
@@ -117,7 +118,7 @@ class Flusher:
             doubt, self._doubt = self._doubt, True
             if doubt:
                 await self._reconcile()
-            file, extents = await asyncio.to_thread(self._lake.settle, runs, group.number, group.epoch)
+            file, extents = await asyncio.to_thread(self._lake.settle, runs, writer_of(group))
             group.settle(file, extents, streams)
             if doubt:
                 # A commit that was still on its way has either come before ours or found its version taken.
@@ -136,22 +137,35 @@ class Flusher:
             pass
 
     async def follow(self) -> None:
-        """On return the table shows the last swap of files. Costs nothing when it does. Raises BlobsUnavailable."""
-        if self._group.catalog.table_behind:
-            async with self._group.locks.flushing:
-                await self._reconcile()
+        """On return catalog and table have the last swap of files. Costs nothing when they do.
 
-    async def _reconcile(self) -> None:
+        Raises BlobsUnavailable."""
+        if self._group.catalog.table_behind or self._group.loaded.new_swaps:
+            async with self._group.locks.flushing:
+                await self._reconcile(only_if_behind=True)
+
+    async def _reconcile(self, only_if_behind: bool = False) -> None:
         group, catalog = self._group, self._group.catalog
         if group.log.failure is not None:
             return
         async with group.locks.relocating:
+            if group.loaded.new_swaps:
+                # Logged by an owner before: its table may show it, and the catalog must not undo that.
+                await self._checkpoint()
+            if only_if_behind and not catalog.table_behind:
+                return
             # In this order: what a checkpoint moves from one to the other is seen in at least one of them.
             fresh = set(group.loaded.new_files)
             alive = await asyncio.to_thread(catalog.alive)
-            await asyncio.to_thread(self._lake.reconcile, alive, fresh, group.number, group.epoch)
+            await asyncio.to_thread(self._lake.reconcile, alive, fresh, writer_of(group))
             if catalog.table_behind:
                 await asyncio.to_thread(catalog.table_followed)
+
+    async def _checkpoint(self) -> None:
+        try:
+            await checkpoint(self._group)
+        except Exception as error:
+            raise BlobsUnavailable(f"the catalog does not take the last swap of files ({error})") from error
 
     async def flush_all(self) -> int:
         """Settles everything that is synced when it is called; returns how many bytes that were."""
@@ -202,6 +216,11 @@ class Flusher:
             if index % COLLECT_SLICE == COLLECT_SLICE - 1:
                 await asyncio.sleep(0)
         return runs, streams, size
+
+
+def writer_of(group: Group) -> Writer:
+    """The group's owner, as the lake knows it."""
+    return Writer(group.number, group.epoch, group.identity)
 
 
 def _floor(stream: LoadedStream) -> int:

@@ -4,6 +4,9 @@ Owns the group until it is taken over. Never decides anything and never writes t
 memory of the group follow, so that whoever takes over has nothing to replay.
 
     load -> begin -> advance, advance, ... (checkpoints between) -> claim -> take_over -> the group is served
+
+A swap of the lake's files is in the catalog before the group can be taken over: the owner may have deleted the old
+files by then.
 """
 
 from __future__ import annotations
@@ -37,6 +40,7 @@ class Follower:
         self._unanswered = unanswered
         self._whole = False
         """The group is true for the log's position. Otherwise nothing of it may be kept."""
+        self._owns = False
 
     async def begin(self) -> None:
         """Makes true what was loaded. Raises LogContradiction."""
@@ -65,15 +69,28 @@ class Follower:
             await asyncio.sleep(0)
         self._fold.check()
         self._whole = True
+        if self._group.loaded.new_swaps:
+            await self._checkpoint()
 
     async def rest(self) -> None:
         """What a group that is not served needs now and then: a checkpoint, and room."""
-        self._keep_incarnations()
-        await checkpoint(self._group)
-        await self.owned.clear_traces()
+        if await self._checkpoint():
+            await self.owned.clear_traces()
         self._group.loaded.evict(self._streams_loaded_max, EVICT_SLICE)
         self._group.loaded.tidy()
         self._fold.tidy()
+
+    async def _checkpoint(self) -> bool:
+        """False: not now."""
+        if self._is_amid_swap():
+            return False
+        self._keep_incarnations()
+        await checkpoint(self._group)
+        return True
+
+    def _is_amid_swap(self) -> bool:
+        """A swap that was begun before the last claim never ends."""
+        return self._fold.ends_amid_swap(self._group.lineage.newest.position if self._group.lineage.incarnations else 0)
 
     def take_over(self, epoch: int) -> OwnedGroup:
         """The log is claimed, and was followed up to the claim: the group can be served from now on."""
@@ -83,14 +100,15 @@ class Follower:
         self._begin_incarnations()
         self._fold.finish()
         self._keep_incarnations()
-        self._group.epoch = epoch
+        self._group.epoch, self._group.identity = epoch, self._log.identity
+        self._owns = True
         self.owned.open()
         return self.owned
 
     async def stop(self) -> None:
         """Ends everything, served or not. What the catalog lacks is kept, as far as it is known to stay."""
-        if not self._whole:
-            self._log.give_up("it was not followed to its end")
+        if not self._whole or (not self._owns and self._is_amid_swap()):
+            self._log.give_up("it was not followed to its end, or to that of a swap of files")
         if self._log.failure is None:
             self._keep_incarnations()
         await self.owned.stop()

@@ -67,6 +67,8 @@ class Group:
         """See `engine.leaving`."""
         self.epoch = 0
         """Of this ownership, in a cluster."""
+        self.identity = ""
+        """Of the log, in a cluster: epochs of another one say nothing."""
         self.appends_count = 0
         self.settled_count = 0
         """Files that records settled into since the start."""
@@ -102,7 +104,7 @@ class Group:
             if stream is not None and stream.deadline_ms <= now_ms:
                 stream = self._expired(stream, now_ms)
             if log.failure is not None or self.left:
-                raise self._unavailable()
+                raise self.unavailable()
             source = None
             if type(command) is Create and command.fork is not None:
                 source = self._source(command.fork.source, now_ms)
@@ -148,7 +150,7 @@ class Group:
         """The same for a command about a bucket."""
         try:
             if self.closed:
-                raise self._unavailable()
+                raise self.unavailable()
             event = bucket_rules.decide(self.loaded.bucket(command.name), command, self.clock.now_ms())
         except Failure as failure:
             self._answers.answer(waiter, failure, None)
@@ -163,7 +165,7 @@ class Group:
         Raises LogUnavailable or GroupMoved, and then nothing has happened.
         """
         if self.closed:
-            raise self._unavailable()
+            raise self.unavailable()
         event = Noted(domain, body, self.clock.now_ms())
         position = self._answers.sync_target = self.log.add(event, True)
         self.domains[domain].apply(body, event.at_ms, position)
@@ -382,7 +384,7 @@ class Group:
         """Nothing can be logged any more: by a failure, or because another process serves the group."""
         return self.left or self.log.failure is not None
 
-    def _unavailable(self) -> Failure:
+    def unavailable(self) -> Failure:
         failure = self.log.failure
         # Fenced: what was not acknowledged is not in the log, and never will be.
         return GroupMoved(self.number) if failure is None or failure.kind == FENCED else LogUnavailable(failure.reason)
@@ -390,7 +392,7 @@ class Group:
     def _fail(self) -> None:
         """Nothing that waits can be promised any more. What was visible stays readable."""
         self._told_failure = True
-        self._answers.fail(self._unavailable())
+        self._answers.fail(self.unavailable())
 
     # ---- reading ------------------------------------------------------------------------------------------------
 

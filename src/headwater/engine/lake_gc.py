@@ -10,12 +10,13 @@ import asyncio
 import threading
 from collections.abc import Callable
 
-from headwater.engine.flush import Flusher
+from headwater.engine.flush import Flusher, writer_of
 from headwater.engine.group import Group
 from headwater.ports import BlobsUnavailable, GcFiles, Lake, LakeGcResult, Pending
 
 POLICE_SLICE = 200
 DIRTY_SLICE = 5_000
+POSITION_MAX = 1 << 62
 
 
 class _Stopping(Exception):
@@ -51,6 +52,11 @@ class LakeGc:
         self._stopping = threading.Event()
         self.held: Callable[[], bool] = lambda: False
         """True while a backup counts on every object that is there."""
+        self.covered: Callable[[], int] = lambda: POSITION_MAX
+        """Up to which log position a catalog is kept elsewhere, which may have to be gone on from."""
+        self._swaps_marks: list[tuple[int, int]] = []
+        """(log position, number of the newest swap): a catalog that is true for that position has that swap."""
+        self._swaps_covered = 0
         self.failure: str | None = None
         self.runs_count = 0
         self.files_deleted_count = 0
@@ -96,10 +102,16 @@ class LakeGc:
             await self._check_retention()
             # Otherwise a swapped file could leave the table before the one that took its place is in it.
             await self._flusher.follow()
+            await self._cover_swaps()
             try:
                 self._check_hold()
                 swept = await asyncio.to_thread(
-                    self._lake.sweep, self._group.number, self._lake_files, pending, self._grace_ms, self._check_hold
+                    self._lake.sweep,
+                    writer_of(self._group),
+                    self._lake_files,
+                    pending,
+                    self._grace_ms,
+                    self._check_hold,
                 )
             except _Held:
                 return LakeGcResult(0, 0, 0, 0, 0, 0)
@@ -128,7 +140,16 @@ class LakeGc:
             some = streams[at : at + DIRTY_SLICE]
             blobs.update(stream.snapshot.blob for stream in some if stream.snapshot is not None)
             await asyncio.sleep(0)
-        return Pending(files, blobs, self._group.epoch)
+        return Pending(files, blobs, self._swaps_covered)
+
+    async def _cover_swaps(self) -> None:
+        count = await asyncio.to_thread(self._lake_files.swaps_count)
+        marks = self._swaps_marks
+        if not marks or marks[-1][1] < count:
+            marks.append((self._group.catalog.position, count))
+        covered = self.covered()
+        while marks and marks[0][0] <= covered:
+            self._swaps_covered = marks.pop(0)[1]
 
     async def _check_retention(self) -> None:
         """Has the policies of streams looked at whose settled records grew too old while they were idle."""

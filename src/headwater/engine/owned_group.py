@@ -140,9 +140,7 @@ class OwnedGroup:
             options.lake_grace_ms,
             told("gc"),
         )
-        if log is not None:
-            # A swap of files is not in the log, so no other node would know of it.
-            self.swapper = Swapper(group, lake, self.flusher, files.open)
+        self.swapper = Swapper(group, lake, self.flusher, files.open)
         copied = log if shared is None else shared.log
         erased, marks = (log, None) if shared is None else (shared.erased, self.erasure_marks)
         if copied is None or erased is None:

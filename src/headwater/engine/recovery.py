@@ -25,11 +25,13 @@ from headwater.model.events import (
     Settled,
     SnapshotPublished,
     StreamEvent,
+    SwapPart,
+    Swapped,
     Trimmed,
 )
 from headwater.model.lineage import DOMAIN, IDENTITY
 from headwater.model.stream_state import evolve, initial_id
-from headwater.ports import Catalog, Rng
+from headwater.ports import Catalog, FilesSwapped, Rng
 
 INCARNATION_BYTES = 8
 _FORGOTTEN_MAX = 10_000
@@ -78,6 +80,9 @@ class Fold:
         self._live: dict[int, LoadedStream] = {}
         self._orphans: set[int] = set()
         """Streams that some later event must delete: they appear in the log, but not in the catalog."""
+        self._swap = -1
+        self._parts: list[bytes] = []
+        """Of the swap that was begun last, while its end was not met."""
         for name, domain in group.domains.items():
             if domain.in_memory:
                 domain.restore(group.catalog.load_things(name))
@@ -95,6 +100,9 @@ class Fold:
             elif isinstance(event, Settled):
                 if position > checkpoint:
                     self._settle(event, position)
+            elif isinstance(event, SwapPart | Swapped):
+                if position > checkpoint:
+                    self._swap_files(event)
             elif isinstance(event, BucketCreated | BucketDeleted):
                 bucket = self._loaded.bucket(event.name)
                 if position > (checkpoint if bucket is None else bucket.position):
@@ -184,6 +192,27 @@ class Fold:
             stream = self._find(extent.sid)
             if stream is not None:
                 self._loaded.settle(stream, extent, position)
+
+    def ends_amid_swap(self, after: int) -> bool:
+        """True when the end of a swap of files may still come that began at that position or after it. No checkpoint
+        is taken then: whoever starts from it would need the parts, and the log need not hold them any more."""
+        return bool(self._parts) and self._swap >= after
+
+    def _swap_files(self, event: SwapPart | Swapped) -> None:
+        if event.swap != self._swap:
+            # Whoever began the one before ended in the middle of it: nothing has changed.
+            self._swap, self._parts = event.swap, []
+        self._parts.append(event.extents)
+        if isinstance(event, SwapPart):
+            return
+        extents, self._parts = self._parts, []
+        if len(extents) != event.parts_count + 1:
+            raise LogContradiction(
+                f"the swap of files that began at log position {event.swap} has {event.parts_count} parts, and "
+                f"{len(extents) - 1} of them are in the log"
+            )
+        self._loaded.new_files += event.added
+        self._loaded.new_swaps.append(FilesSwapped(event.removed, event.added, extents, event.at_ms))
 
     def _find(self, sid: int) -> LoadedStream | None:
         stream = self._live.get(sid)

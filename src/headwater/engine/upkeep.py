@@ -70,6 +70,8 @@ class Upkeep:
                 self._report(f"blob {blob} is left behind: {error}")
 
     async def _checkpoint(self) -> None:
+        if self._group.loaded.new_swaps:
+            await self._try_checkpoint()  # who owned the group before may have deleted the files that were swapped out
         while True:
             await self._until_checkpoint()
             await self._try_checkpoint()

@@ -77,6 +77,7 @@ TABLE: dict[type[Failure], Row] = {
     NotOnACluster: Row(501, "not_on_a_cluster", "ERR_BAD_FORMAT", False, True),
     AnotherLog: Row(409, "another_log", "ERR_CONFLICT", False, True),
     LogSetBack: Row(409, "log_set_back", "ERR_CONFLICT", False, True),
+    OwnerChanged: Row(409, "owner_changed", "ERR_CONFLICT", False, True),
     SwapRefused: Row(409, "swap_refused", "ERR_CONFLICT", False, True),
     # A log that fails after the write was gathered leaves its effect unknown: it may be found after a restart.
     LogUnavailable: Row(503, "log_unavailable", "ERR_UNAVAILABLE", True, False),

@@ -23,6 +23,7 @@ __all__ = [
     "NotServedHere",
     "OutcomeUnknown",
     "Overloaded",
+    "OwnerChanged",
     "ShuttingDown",
     "SwapRefused",
 ]
@@ -223,6 +224,21 @@ class OutcomeUnknown(Failure):
 
     def facts(self) -> Facts:
         return {"retry_after_s": RETRY_AFTER_S}
+
+
+class OwnerChanged(Failure):
+    """Files were written to be swapped in by an owner of the group that it does not have any more."""
+
+    def __init__(self, group: int, epoch: int, current: int) -> None:
+        self.group = group
+        self.epoch = epoch
+        self.current = current
+
+    def message(self) -> str:
+        return (
+            f"nothing was swapped: the new files were written in epoch {self.epoch} of group {self.group}, whose owner "
+            f"has epoch {self.current}; list its files again, and write new ones"
+        )
 
 
 class SwapRefused(Failure):

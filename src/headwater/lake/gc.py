@@ -11,7 +11,8 @@ before it is asked what is known of them, so whatever was finished in between is
 period is not touched at all. Cost: a listing of the store and the table, an index lookup per file and per snapshot.
 
 In a cluster an owner that was fenced and does not know it may still run this. What a later epoch wrote is not touched
-either, and what is unused in an earlier one is never used again: it can remove garbage, never data.
+either, and what is unused in an earlier one is never used again: it can remove garbage, never data. Files that were
+swapped out stay until a catalog snapshot has the swap: a group whose log is lost goes on from one.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import msgspec
 
 from headwater.lake.names import SNAPSHOTS, data_prefix, epoch_of, snapshot_owner
 from headwater.lake.store import ObjectStore, Stored
-from headwater.ports import Erasure, GcFiles, LakeGcResult, Pending, breathe
+from headwater.ports import Erasure, GcFiles, LakeGcResult, Pending, Writer, breathe
 
 _SLICE_COUNT = 256
 
@@ -84,12 +85,12 @@ def _old(listed: Iterator[Stored], before_ms: int, check: Check) -> list[Stored]
     return found
 
 
-def plan(listing: Listing, group: int, lake_files: GcFiles, pending: Pending, before_ms: int, check: Check) -> Plan:
+def plan(listing: Listing, writer: Writer, lake_files: GcFiles, pending: Pending, before_ms: int, check: Check) -> Plan:
     """What goes. `pending` must have been gathered after the listing was made, and before this looks at the catalog."""
     known = lake_files.files()
     unused = lake_files.unused() - pending.files
     table = listing.table
-    ours = {path for path in table if path.startswith(data_prefix(group))}
+    ours = {path for path in table if path.startswith(data_prefix(writer.group))}
     # Committed, but never logged: a crash or a lost answer came between, and the records settled again elsewhere.
     stray = {
         path
@@ -97,24 +98,30 @@ def plan(listing: Listing, group: int, lake_files: GcFiles, pending: Pending, be
         if path not in known
         and path not in pending.files
         and table[path] <= before_ms
-        and epoch_of(path) <= pending.epoch
+        and epoch_of(path) <= writer.epoch
     }
     leaving = (unused & ours) | stray
     noted = {name: dead_ms for name in unused if (dead_ms := known.get(name)) is not None}
     erasure = lake_files.erasure()
+    dead = [name for name, dead_ms in noted.items() if dead_ms <= before_ms and name not in leaving]
+    swapped = {name: one.went for name, one in lake_files.standing(dead).items() if one.went is not None}
     return Plan(
         sorted(leaving),
         sorted(leaving | (unused - noted.keys())),
-        sorted(name for name, dead_ms in noted.items() if dead_ms <= before_ms and name not in leaving),
+        sorted(name for name in dead if swapped.get(name, 0) <= pending.swaps_covered),
         [
             stored
             for stored in listing.data
             if stored.key not in known
             and stored.key not in table
             and stored.key not in pending.files
-            and epoch_of(stored.key) <= pending.epoch
+            and epoch_of(stored.key) <= writer.epoch
         ],
-        [stored for stored in _breathing(listing.snapshots, check) if not _meant(stored.key, lake_files, pending)],
+        [
+            stored
+            for stored in _breathing(listing.snapshots, check)
+            if epoch_of(stored.key) <= writer.epoch and not _meant(stored.key, lake_files, pending)
+        ],
         listing.leftovers,
         erasure if erasure is not None and erasure.at_ms <= before_ms else None,
     )
@@ -131,7 +138,7 @@ def _breathing(stored: list[Stored], check: Check) -> Iterator[Stored]:
 def _meant(key: str, lake_files: GcFiles, pending: Pending) -> bool:
     """True for a blob that a stream refers to, and for what does not look like a snapshot of ours."""
     owner = snapshot_owner(key)
-    return owner is None or epoch_of(key) > pending.epoch or key in pending.blobs or lake_files.refers(owner[1], key)
+    return owner is None or key in pending.blobs or lake_files.refers(owner[1], key)
 
 
 def carry_out(

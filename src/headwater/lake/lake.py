@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from headwater.lake.names import data_prefix, epoch_of, epoch_token
 from headwater.lake.store import LakeDamaged, ObjectMissing, ObjectStore, StoreError
 from headwater.model.extents import Extent, Records, Run, Stretch
-from headwater.ports import BlobsUnavailable, Clock, GcFiles, LakeGcResult, Pending, Relocated, Rng
+from headwater.ports import BlobsUnavailable, Clock, GcFiles, LakeGcResult, Pending, Relocated, Rng, Writer
 
 if TYPE_CHECKING:
     from headwater.lake.cache import DiskCache
     from headwater.lake.layout import FileInfo, NewFile
     from headwater.lake.reader import Reader
     from headwater.lake.swap import Matched, Swap
-    from headwater.lake.table import LakeTable
+    from headwater.lake.table import LakeTable, Owner
 
 T = TypeVar("T")
 
@@ -64,28 +64,32 @@ class DeltaLake:
         self._reader: Reader | None = None
         self._gone_before: list[str] = []
 
-    def settle(self, runs: list[Run], group: int, epoch: int = 0) -> tuple[str, list[Extent]]:
+    def settle(self, runs: list[Run], writer: Writer) -> tuple[str, list[Extent]]:
         from headwater.lake.writer import build
 
-        built = build(runs, group, epoch_token(epoch, self._rng.token(8).hex()))
+        built = build(runs, writer.group, epoch_token(writer.epoch, self._rng.token(8).hex()))
 
         def store() -> None:
             self._store.put(built.file.path, built.data)
-            self._opened().commit([built.file], [], self._clock.now_ms())
+            self._opened().commit([built.file], [], self._clock.now_ms(), owner=_owner(writer))
 
         _translated(store)
         return built.file.path, built.extents
 
-    def reconcile(self, alive: dict[str, bool], fresh: set[str], group: int, epoch: int = 0) -> int:
+    def reconcile(self, alive: dict[str, bool], fresh: set[str], writer: Writer) -> int:
         def mend() -> int:
-            table = self._opened()
+            table, owner = self._opened(), _owner(writer)
+            if owner is not None:
+                # First: what an earlier owner still commits would come behind the look at what is there.
+                table.claim(owner)
             present = table.files()
-            ours = [path for path in present if path.startswith(data_prefix(group))]
-            stray = [path for path in ours if path not in alive and path not in fresh and epoch_of(path) <= epoch]
+            ours = [path for path in present if path.startswith(data_prefix(writer.group))]
+            strange = (path for path in ours if path not in alive and path not in fresh)
+            stray = [path for path in strange if epoch_of(path) <= writer.epoch]
             adds = self._described(path for path, used in alive.items() if used and path not in present)
             if adds or stray:
                 # One commit: a row that only moved is never there twice, nor missing.
-                table.commit(adds, stray, self._clock.now_ms(), data_change=not adds)
+                table.commit(adds, stray, self._clock.now_ms(), data_change=not adds, owner=owner)
             return len(stray) + len(adds)
 
         return _translated(mend)
@@ -102,19 +106,20 @@ class DeltaLake:
                 pass
         return found
 
-    def relocation(self, remove: list[str], add: list[str], group: int, check: Callable[[], None]) -> Swap:
+    def relocation(self, remove: list[str], add: list[str], writer: Writer, check: Callable[[], None]) -> Swap:
         from headwater.lake.swap import read_swap
 
-        return _translated(lambda: read_swap(self._store, remove, add, group, check))
+        return _translated(lambda: read_swap(self._store, remove, add, writer, check))
 
-    def relocate(self, remove: list[str], found: Relocated) -> None:
+    def relocate(self, remove: list[str], found: Relocated, writer: Writer) -> None:
         from headwater.lake.delta_log import CommitConflict
 
         files = cast("Matched", found).files
 
         def commit() -> None:
             table = self._opened()
-            table.commit(files, sorted(table.contains(remove)), self._clock.now_ms(), data_change=False)
+            gone = sorted(table.contains(remove))
+            table.commit(files, gone, self._clock.now_ms(), data_change=False, owner=_owner(writer))
 
         try:
             _translated(commit)
@@ -165,7 +170,12 @@ class DeltaLake:
         _translated(lambda: reader.stretch(extent, extent.start, extent.start, commas))
 
     def sweep(
-        self, group: int, lake_files: GcFiles, pending: Callable[[], Pending], grace_ms: int, check: Callable[[], None]
+        self,
+        writer: Writer,
+        lake_files: GcFiles,
+        pending: Callable[[], Pending],
+        grace_ms: int,
+        check: Callable[[], None],
     ) -> LakeGcResult:
         from headwater.lake import gc
 
@@ -173,15 +183,15 @@ class DeltaLake:
             return {path: info.modified_ms for path, info in self._opened().files().items()}
 
         def leave_table(paths: list[str]) -> None:
-            self._opened().commit([], paths, self._clock.now_ms())
+            self._opened().commit([], paths, self._clock.now_ms(), owner=_owner(writer))
 
         def cut_log(below: int) -> None:
             self._opened().cut_log(below)
 
         def run() -> LakeGcResult:
             now_ms = self._clock.now_ms()
-            listing = gc.survey(self._store, group, committed, now_ms - grace_ms, check)
-            chosen = gc.plan(listing, group, lake_files, pending(), now_ms - grace_ms, check)
+            listing = gc.survey(self._store, writer.group, committed, now_ms - grace_ms, check)
+            chosen = gc.plan(listing, writer, lake_files, pending(), now_ms - grace_ms, check)
             done = gc.carry_out(chosen, self._store, leave_table, cut_log, lake_files, now_ms, check)
             self._forget([*chosen.dead, *(stored.key for stored in chosen.orphans)])
             return done
@@ -215,6 +225,13 @@ class DeltaLake:
                 memory = MemoryCache(self._cache_bytes_max)
                 self._reader = Reader(self._store, memory, self._disk, self._append_pressure)
             return self._reader
+
+
+def _owner(writer: Writer) -> Owner | None:
+    """By what the table tells owners of the group apart; None: there is only one."""
+    from headwater.lake.table import Owner
+
+    return Owner(f"headwater/{writer.log}/{writer.group}", writer.epoch) if writer.epoch else None
 
 
 def _translated(act: Callable[[], T]) -> T:

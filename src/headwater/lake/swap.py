@@ -17,12 +17,14 @@ from itertools import pairwise
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headwater.errors import SwapRefused
+from headwater.errors import OwnerChanged, SwapRefused
 from headwater.lake.columns import numbers
 from headwater.lake.keys import NAMES, NUMBERS, Check, Keys, NotLake, is_data_path, read_keys, row_count
 from headwater.lake.layout import NewFile
+from headwater.lake.names import epoch_of
 from headwater.lake.store import ObjectMissing, ObjectStore
 from headwater.model.extents import Extent
+from headwater.ports import Writer
 
 ROWS_MAX = 8_000_000
 """Of the old files of one swap, and of the new ones."""
@@ -101,13 +103,17 @@ class Swap:
             raise SwapRefused("the new files give a stream another name or content type than the old ones")
 
 
-def read_swap(store: ObjectStore, remove: Sequence[str], add: Sequence[str], group: int, check: Check) -> Swap:
+def read_swap(store: ObjectStore, remove: Sequence[str], add: Sequence[str], writer: Writer, check: Check) -> Swap:
     """Reads the keys of all files; the new ones are as durable as the store can make them. Raises SwapRefused,
-    StoreError.
+    OwnerChanged, StoreError.
     """
+    group = writer.group
     for path in add:
         if not is_data_path(path, group):
             raise SwapRefused(f"{path!r} is no place for a file of group {group}: it lies below data/{group}/")
+        if epoch_of(path) != writer.epoch:
+            # An earlier owner that does not know that it was fenced may be about to remove it.
+            raise OwnerChanged(group, epoch_of(path), writer.epoch)
     try:
         for paths in (remove, add):
             rows = sum(row_count(store, path) for path in paths)

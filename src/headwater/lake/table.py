@@ -8,10 +8,11 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Transaction
 from deltalake import Schema as DeltaSchema
 from deltalake.transaction import AddAction, RemoveAction
 
@@ -23,11 +24,24 @@ from headwater.lake.delta_log import (
     commit_actions,
 )
 from headwater.lake.layout import PRUNED_BY, SCHEMA, FileInfo, NewFile, listed_files
-from headwater.lake.store import ObjectStore, StoreRefused
+from headwater.lake.store import ObjectStore, StoreError, StoreRefused
 from headwater.ports import pause
 
 _DELTA_SCHEMA = DeltaSchema.from_arrow(SCHEMA)
 LOG_KEPT_HOURS = 24
+
+
+class Owner(NamedTuple):
+    """Who commits for a group in a cluster."""
+
+    app: str
+    """Delta's id of an application: of the group and its log."""
+    epoch: int
+    """Delta's version of that application's last transaction."""
+
+
+class Superseded(StoreError):
+    """A later owner commits for the group: whatever this one has committed, that one knows of."""
 
 
 class LakeTable:
@@ -61,15 +75,24 @@ class LakeTable:
         """Why the last checkpoint or clean-up did not work; None when it did. The table is right either way."""
         return self._log.tidy_failure
 
-    def commit(self, adds: Sequence[NewFile], removes: Sequence[str], now_ms: int, data_change: bool = True) -> int:
+    def commit(
+        self,
+        adds: Sequence[NewFile],
+        removes: Sequence[str],
+        now_ms: int,
+        data_change: bool = True,
+        owner: Owner | None = None,
+    ) -> int:
         """Adds and removes files in one step, and returns a version that shows it, durable.
 
         Made at most once: a change that the table shows already is not made again. Raises CommitConflict; after
         StoreUnavailable the outcome is unknown, and the same call may be repeated until it is known. `data_change` is
-        False when the same rows only move to other files.
+        False when the same rows only move to other files. With an `owner` it is made only if the version before it
+        knows of no later one, and no earlier one's is made after it: raises Superseded.
         """
 
         def act(table: DeltaTable) -> int:
+            transaction = None if owner is None else _transaction(table, owner)
             present = _present(table, [file.path for file in adds] + list(removes))
             missing = [path for path in removes if path not in present]
             if all(file.path in present for file in adds) and len(missing) == len(removes):
@@ -81,11 +104,22 @@ class LakeTable:
             ]
             actions += [RemoveAction(path, data_change, now_ms, present[path], {}) for path in removes]
             version = table.version() + 1
-            commit_actions(table, actions, _DELTA_SCHEMA)
+            commit_actions(table, actions, _DELTA_SCHEMA, transaction=transaction)
             return version
 
         with self._lock:
             return self._log.change(act, look_first=bool(removes))
+
+    def claim(self, owner: Owner) -> None:
+        """On return the table takes no commit of an earlier owner any more. Raises Superseded."""
+
+        def act(table: DeltaTable) -> None:
+            transaction = _transaction(table, owner)
+            if table.transaction_version(owner.app) != owner.epoch:
+                commit_actions(table, [], _DELTA_SCHEMA, transaction=transaction)
+
+        with self._lock:
+            self._log.change(act)
 
     def files(self) -> dict[str, FileInfo]:
         """Every file of the newest version, by path. Costs time and memory in step with their number."""
@@ -136,6 +170,13 @@ class LakeTable:
                 "delta.checkpointInterval": str(self._every_count),
             },
         )
+
+
+def _transaction(table: DeltaTable, owner: Owner) -> Transaction:
+    newest = table.transaction_version(owner.app)
+    if newest is not None and newest > owner.epoch:
+        raise Superseded(f"a later owner of the group (epoch {newest}, this is {owner.epoch}) writes to the table")
+    return Transaction(owner.app, owner.epoch)
 
 
 def _present(table: DeltaTable, paths: list[str]) -> dict[str, int]:

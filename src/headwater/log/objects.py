@@ -38,7 +38,7 @@ _HEAD = Struct("<4sB3xQ")
 _ENTRY, _SEAL = 1, 2
 _READS_AT_ONCE = 4
 _DELETES_AT_ONCE = 16
-_POLL_S_MIN, _POLL_S_MAX = 0.02, 0.5
+_POLL_S_MIN, _POLL_S_MAX = 0.05, 0.5
 _POLLS_PER_WAIT = 8
 _NEWEST_COUNT = 16
 """More than can be in flight at once."""

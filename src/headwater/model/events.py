@@ -120,6 +120,28 @@ class Settled(msgspec.Struct, frozen=True, tag="settled"):
     at_ms: int
 
 
+class SwapPart(msgspec.Struct, frozen=True, tag="swap-part"):
+    """Some of the places that a swap of files leads to; nothing has changed before its `Swapped`."""
+
+    swap: int
+    """Log position at which the swap began. Another one may have been begun before it and never ended."""
+    extents: bytes
+    """Packed (see `model.extents`): nobody looks into them before the catalog does."""
+
+
+class Swapped(msgspec.Struct, frozen=True, tag="swapped"):
+    """Files of the lake took the place of others, and hold the same live records: no stream has changed."""
+
+    swap: int
+    removed: list[str]
+    added: list[str]
+    parts_count: int
+    """How many SwapParts came before. No other event of theirs comes later than this one."""
+    extents: bytes
+    """Those that are in no part."""
+    at_ms: int
+
+
 class Noted(msgspec.Struct, frozen=True, tag="noted"):
     """Something that happened in a domain beside the streams (such as subscriptions); only it reads `body`."""
 
@@ -129,6 +151,7 @@ class Noted(msgspec.Struct, frozen=True, tag="noted"):
 
 
 BucketEvent = BucketCreated | BucketDeleted
-ColdEvent = Created | Deleted | Touched | Trimmed | SnapshotPublished | BucketCreated | BucketDeleted | Noted | Settled
+LakeEvent = Settled | SwapPart | Swapped
 StreamEvent = Created | Appended | Deleted | Touched | Trimmed | SnapshotPublished
-Event = StreamEvent | BucketEvent | Noted | Settled
+ColdEvent = Created | Deleted | Touched | Trimmed | SnapshotPublished | BucketEvent | Noted | LakeEvent
+Event = StreamEvent | BucketEvent | Noted | LakeEvent

@@ -6,6 +6,7 @@ Owns the two shapes. Never reads or writes either place.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 
 import msgspec
 
@@ -41,6 +42,20 @@ class Extent(msgspec.Struct, frozen=True, array_like=True, gc=False):
     row_count: int
     position: int = 0
     """Log position of its last record; 0 when whoever wrote it did not say."""
+
+
+_pack = msgspec.msgpack.Encoder().encode
+_unpack = msgspec.msgpack.Decoder(list[Extent]).decode
+
+
+def packed(extents: Sequence[Extent]) -> bytes:
+    """About 70 bytes for each, where an object takes 400. Persisted: in the log."""
+    return _pack(extents)
+
+
+def unpacked(extents: bytes) -> list[Extent]:
+    """Raises msgspec.MsgspecError."""
+    return _unpack(extents)
 
 
 class Records(msgspec.Struct, frozen=True):

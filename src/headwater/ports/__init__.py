@@ -9,6 +9,7 @@ from __future__ import annotations
 from headwater.ports.catalog import Catalog as Catalog
 from headwater.ports.catalog import CatalogCopy as CatalogCopy
 from headwater.ports.catalog import Change as Change
+from headwater.ports.catalog import FilesSwapped as FilesSwapped
 from headwater.ports.catalog import ReadCount as ReadCount
 from headwater.ports.clock import SYSTEM_CLOCK as SYSTEM_CLOCK
 from headwater.ports.clock import Clock as Clock
@@ -28,6 +29,7 @@ from headwater.ports.lake import Relocated as Relocated
 from headwater.ports.lake import Relocation as Relocation
 from headwater.ports.lake import Standing as Standing
 from headwater.ports.lake import SwapFiles as SwapFiles
+from headwater.ports.lake import Writer as Writer
 from headwater.ports.log import BROKEN as BROKEN
 from headwater.ports.log import FENCED as FENCED
 from headwater.ports.log import UNKNOWN as UNKNOWN

@@ -37,6 +37,16 @@ class ReadCount(msgspec.Struct, frozen=True):
     """Payload in those answers."""
 
 
+class FilesSwapped(msgspec.Struct, frozen=True):
+    """Files of the lake that took the place of others, and where in them each stream's records lie."""
+
+    removed: list[str]
+    added: list[str]
+    extents: list[bytes]
+    """Packed (see `model.extents`), in parts. What was deleted or let go of since is among them and does not count."""
+    at_ms: int
+
+
 class Change(msgspec.Struct, frozen=True):
     """What a checkpoint writes: first `gone` (key, sid) is removed, then the rows are put, then the position moves."""
 
@@ -56,6 +66,8 @@ class Change(msgspec.Struct, frozen=True):
     next_sid: int
     reads: list[ReadCount] = []
     """Added to what the catalog has for the same day and bucket."""
+    swaps: list[FilesSwapped] = []
+    """In order; after the extents, before the cuts."""
 
 
 class Catalog(Protocol):
@@ -101,7 +113,7 @@ class Catalog(Protocol):
         ...
 
     table_behind: bool
-    """True while the lake's table may not show the last swap of files."""
+    """True while the lake's table may not show the last swap of files. Set by a `write` that has one."""
 
     def table_followed(self) -> None:
         """The table shows it. Runs on a worker thread."""

@@ -5,7 +5,7 @@ Owns the words that engine, lake and catalog share about settled records. Never 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 import msgspec
@@ -33,13 +33,24 @@ class Blobs(Protocol):
         ...
 
 
+class Writer(msgspec.Struct, frozen=True):
+    """Who writes to the lake. In a cluster the table takes nothing of an owner once it has taken something of a later
+    one of the same group and log."""
+
+    group: int
+    epoch: int = 0
+    """Of the group's owner, which objects are named with; 0: there is only one."""
+    log: str = ""
+    """Identity of the group's log: epochs of another one say nothing."""
+
+
 class Pending(msgspec.Struct, frozen=True):
     """What the log refers to and the catalog may not know yet."""
 
     files: set[str]
     blobs: set[str]
-    epoch: int = 0
-    """Of the owner that asks: what was written in a later one is not its to judge."""
+    swaps_covered: int = 1 << 62
+    """Number of the newest swap whose old files may go when their time has come."""
 
 
 class LakeGcResult(msgspec.Struct, frozen=True):
@@ -61,6 +72,15 @@ class Erasure(msgspec.Struct, frozen=True):
     """When it was asked for. It is done a grace period later: until then others may still read older versions."""
 
 
+class Standing(msgspec.Struct, frozen=True):
+    """What the catalog says of a file of the lake."""
+
+    dead_ms: int | None
+    came: int | None
+    went: int | None
+    """Numbers of the swaps that brought it and took it."""
+
+
 class GcFiles(Protocol):
     """What the catalog says of the lake's files. Calls block: they belong in worker threads, one at a time."""
 
@@ -70,6 +90,14 @@ class GcFiles(Protocol):
 
     def unused(self) -> set[str]:
         """Files that no extent refers to."""
+        ...
+
+    def standing(self, names: Iterable[str]) -> dict[str, Standing]:
+        """What is known of those of the files that are known at all."""
+        ...
+
+    def swaps_count(self) -> int:
+        """The number of the newest swap."""
         ...
 
     def refers(self, sid: int, blob: str) -> bool:
@@ -97,17 +125,8 @@ class GcFiles(Protocol):
         ...
 
 
-class Standing(msgspec.Struct, frozen=True):
-    """What the catalog says of a file of the lake."""
-
-    dead_ms: int | None
-    came: int | None
-    went: int | None
-    """Numbers of the swaps that brought it and took it."""
-
-
 class SwapFiles(Protocol):
-    """The catalog as a swap of files reads and changes it. Calls block: they belong in worker threads."""
+    """The catalog as a swap of files reads it. Calls block: they belong in worker threads."""
 
     def standing(self, names: Iterable[str]) -> dict[str, Standing]:
         """What is known of those of the files that are known at all."""
@@ -118,20 +137,6 @@ class SwapFiles(Protocol):
         ...
 
     def extents_in(self, file: str) -> list[Extent]: ...
-
-    def swap(
-        self,
-        removed: Collection[str],
-        added: Collection[str],
-        extents: Iterable[Extent],
-        extents_count: int,
-        now_ms: int,
-    ) -> None:
-        """Records of the `removed` files are in the `added` ones from now on, where `extents` says. One transaction.
-
-        Raises RuntimeError, and nothing has changed, unless the removed files live and have `extents_count` extents.
-        """
-        ...
 
     def close(self) -> None: ...
 
@@ -159,16 +164,16 @@ class Relocation(Protocol):
 class Lake(Protocol):
     """Where settled records are. Calls block: they belong in worker threads. All raise BlobsUnavailable."""
 
-    def settle(self, runs: list[Run], group: int, epoch: int = 0) -> tuple[str, list[Extent]]:
+    def settle(self, runs: list[Run], writer: Writer) -> tuple[str, list[Extent]]:
         """Writes one file with all runs and commits it to the table; returns its name and where each run is in it.
-        `epoch` is that of the group's owner, which the file is named with.
 
         Crash-safe: until it returns, nothing refers to what it wrote.
         """
         ...
 
-    def reconcile(self, alive: dict[str, bool], fresh: set[str], group: int, epoch: int = 0) -> int:
-        """Makes the table follow the catalog after a crash, or an answer that got lost. Returns how many files moved.
+    def reconcile(self, alive: dict[str, bool], fresh: set[str], writer: Writer) -> int:
+        """Makes the table follow the catalog after a crash, a change of owners, or an answer that got lost. Returns how
+        many files moved. From here on the table takes nothing of an earlier owner.
 
         `alive`: files that are not dead, and whether extents refer to them; `fresh`: files that only the log speaks of.
         What is neither leaves the table; what extents refer to is in it. No flush of the group may be under way. Files
@@ -176,11 +181,12 @@ class Lake(Protocol):
         """
         ...
 
-    def relocation(self, remove: list[str], add: list[str], group: int, check: Callable[[], None]) -> Relocation:
-        """Reads the keys of both, and makes the new files durable. Raises SwapRefused, and what `check` raises."""
+    def relocation(self, remove: list[str], add: list[str], writer: Writer, check: Callable[[], None]) -> Relocation:
+        """Reads the keys of both, and makes the new files durable. Raises SwapRefused, OwnerChanged when the new ones
+        were written for another owner, and what `check` raises."""
         ...
 
-    def relocate(self, remove: list[str], found: Relocated) -> None:
+    def relocate(self, remove: list[str], found: Relocated, writer: Writer) -> None:
         """The table shows the new files instead of the old ones, in one step."""
         ...
 
@@ -209,7 +215,12 @@ class Lake(Protocol):
         ...
 
     def sweep(
-        self, group: int, lake_files: GcFiles, pending: Callable[[], Pending], grace_ms: int, check: Callable[[], None]
+        self,
+        writer: Writer,
+        lake_files: GcFiles,
+        pending: Callable[[], Pending],
+        grace_ms: int,
+        check: Callable[[], None],
     ) -> LakeGcResult:
         """Removes what nothing of the group refers to (see `lake/gc.py`).
 

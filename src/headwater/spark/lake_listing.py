@@ -37,6 +37,8 @@ class Listing(NamedTuple):
     files: list[File]
     unused_ms_max: int
     """How long an object that nothing refers to may still be there."""
+    epoch: int = 0
+    """Of the group's owner: new files are named with it, and only that owner swaps them in."""
 
 
 def listings(node: Node) -> list[Listing]:
@@ -65,4 +67,4 @@ def listed(node: Node, group: int) -> Listing:
         File(one["path"], one["bytes"], one["rows"], one["live_rows"], *(one[name] or 0 for name in File._fields[4:]))
         for one in facts["files"]
     ]
-    return Listing(facts["group"], facts["lake_position"], place, files, facts["unused_ms_max"])
+    return Listing(facts["group"], facts["lake_position"], place, files, facts["unused_ms_max"], facts.get("epoch", 0))

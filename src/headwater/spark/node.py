@@ -15,10 +15,13 @@ from urllib.parse import quote, urlencode
 
 from headwater.client.backoff import Backoff
 from headwater.client.connection import Answer, Connection, Failed, Lost, NotConnected, address
+from headwater.errors import TABLE
 
 PATIENCE_S = 60.0
 """How long a call waits for a node that is away or busy before it gives up."""
 LOG_CHANGED = ("another_log", "log_set_back")
+OUTCOME_OPEN = frozenset(row.code for row in TABLE.values() if not row.no_effect)
+"""Codes of refusals after which something may have been done."""
 PLAN = "/__headwater/plan"
 _OF_GROUP = re.compile(r"/__headwater/groups/(\d+)/")
 
@@ -115,8 +118,9 @@ class Node:
     ) -> Answer:
         """One request. Raises NodeRefused for an answer of 400 and more, NodeError when there was none, LogChanged.
 
-        Waits while the node answers 429 or 503, or cannot be reached at all: then it certainly did nothing. A
-        connection that ends in the middle is tried again only if `repeat` (default: for GET and HEAD).
+        Waits while the node cannot be reached at all, or answers 429 or 503 and certainly did nothing: it is busy, or
+        the group has no owner just now, or another one. A connection that ends in the middle, and an answer that
+        leaves open what was done, are tried again only if `repeat` (default: for GET and HEAD).
         """
         repeat = method in ("GET", "HEAD") if repeat is None else repeat
         backoff = Backoff(self._patience_s)
@@ -137,7 +141,7 @@ class Node:
                 if answer.status < 400:
                     return answer
                 failed = self._refused(method, path, answer)
-                if answer.status not in (429, 503):
+                if answer.status not in (429, 503) or (answer.error()[0] in OUTCOME_OPEN and not repeat):
                     raise failed
                 asked_s = _seconds(answer.headers.get("retry-after"))
             if not backoff.wait(asked_s):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow as pa
 
 from headwater.lake.layout import SCHEMA
+from headwater.lake.names import epoch_token
 from headwater.lake.sorted_writer import write_sorted
 from headwater.lake.writer import LZ4, SORTED_BY, ZSTD
 from headwater.spark.executor_tasks import over_files, told, watching
@@ -71,7 +72,9 @@ def rewrite(
     # More than one part reads the files twice: Spark looks at all keys before it chooses where to cut.
     rows = rows.repartitionByRange(parts, *SORTED_BY)
     codec = LZ4 if place.is_local else ZSTD
-    written = rows.sortWithinPartitions(*SORTED_BY).mapInArrow(partial(_write, place, group, codec), _WRITTEN)
+    written = rows.sortWithinPartitions(*SORTED_BY).mapInArrow(
+        partial(_write, place, group, listing.epoch, codec), _WRITTEN
+    )
     with watching(spark, progress, "tasks"), told("rewriting"):
         added = [(row["path"], row["bytes"], row["rows"]) for row in written.collect()]
     try:
@@ -122,8 +125,10 @@ def _read_live(node: Node, place: Place, files: list[File]) -> Iterator[pa.Recor
             yield from (rows if mask is None else rows.filter(pa.array(mask))).to_batches()
 
 
-def _write(place: Place, group: int, codec: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    written = write_sorted(batches, group, secrets.token_hex(8), codec)
+def _write(
+    place: Place, group: int, epoch: int, codec: str, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    written = write_sorted(batches, group, epoch_token(epoch, secrets.token_hex(8)), codec)
     if written is None:
         return
     file = written.file

@@ -12,7 +12,7 @@ from headwater.catalog.sqlite import SqliteCatalog
 from headwater.lake.lake import DeltaLake
 from headwater.lake.local import LocalStore
 from headwater.model.extents import Extent, Run
-from headwater.ports import LakeGcResult, Pending, SystemRng
+from headwater.ports import LakeGcResult, Pending, SystemRng, Writer
 from tests.catalog import change, stream_row
 from tests.engine import HandClock
 from tests.lake.rows import run
@@ -38,7 +38,7 @@ class Farm:
     def settle(self, *sids: int, checkpointed: bool = True) -> tuple[str, list[Extent]]:
         """A file with ten records of each stream."""
         runs: list[Run] = [run(f"_default/{sid}", sid, [b"%d" % n for n in range(10)]) for sid in sids]
-        file, extents = self.lake.settle(runs, 0)
+        file, extents = self.lake.settle(runs, Writer(0))
         if checkpointed:
             rows = [stream_row(f"_default/{sid}", sid, tail=10, count=10, cold_end=10) for sid in sids]
             self.catalog.write(change(rows=rows, extents=extents, files=[file]))
@@ -48,7 +48,7 @@ class Farm:
         self.catalog.write(change(gone=[(f"_default/{sid}", sid) for sid in sids]))
 
     def sweep(self, pending: Callable[[], Pending] = nothing_pending, grace_ms: int = GRACE_MS) -> LakeGcResult:
-        return self.lake.sweep(0, self.lake_files, pending, grace_ms, lambda: None)
+        return self.lake.sweep(Writer(0), self.lake_files, pending, grace_ms, lambda: None)
 
     def in_table(self) -> set[str]:
         return set(self.lake._opened().files())

@@ -142,11 +142,11 @@ def test_a_crash_between_any_two_steps_leaves_work_for_the_next_run_and_nothing_
     def dying(owner: Any, name: str) -> None:
         real = getattr(owner, name)
 
-        def act(*arguments: Any) -> Any:
+        def act(*arguments: Any, **named: Any) -> Any:
             if left[0] == 0:
                 raise Crash
             left[0] -= 1
-            return real(*arguments)
+            return real(*arguments, **named)
 
         monkeypatch.setattr(owner, name, act)
 

@@ -14,7 +14,8 @@ from headwater.lake.layout import SCHEMA
 from headwater.lake.sorted_writer import write_sorted
 from headwater.lake.verify import verify
 from headwater.lake.writer import SORTED_BY
-from headwater.model.extents import Extent
+from headwater.model.extents import Extent, packed
+from headwater.ports import FilesSwapped, Writer
 from tests.catalog import change
 from tests.cli.lake import GRACE_MS, Farm
 
@@ -35,11 +36,11 @@ def rewritten(farm: Farm, files: list[str]) -> str:
 
 def swap(farm: Farm, old: dict[str, list[Extent]], new: str, table: bool = True) -> list[Extent]:
     """As a node swaps; without `table` it dies before that."""
-    found = farm.lake.relocation(list(old), [new], 0, lambda: None).match(old)
+    found = farm.lake.relocation(list(old), [new], Writer(0), lambda: None).match(old)
     extents = list(found.extents())
-    farm.lake_files.swap(list(old), [new], extents, sum(map(len, old.values())), farm.clock.now_ms())
+    farm.catalog.write(change(swaps=[FilesSwapped(list(old), [new], [packed(extents)], farm.clock.now_ms())]))
     if table:
-        farm.lake.relocate(list(old), found)
+        farm.lake.relocate(list(old), found, Writer(0))
         farm.catalog.table_followed()
     return extents
 
@@ -87,12 +88,12 @@ def test_a_table_that_a_crash_left_behind_is_found_and_made_to_follow(farm: Farm
     swap(farm, {a: in_a, b: in_b}, new, table=False)
     assert findings(farm) == sorted([("table", a), ("table", b), ("table", new)])
     assert farm.lake_files.table_behind()
-    assert farm.lake.reconcile(farm.catalog.alive(), set(), 0) == 3
+    assert farm.lake.reconcile(farm.catalog.alive(), set(), Writer(0)) == 3
     assert farm.in_table() == {new} and findings(farm) == []
     info = farm.lake.files()[new]
     assert (info.row_count, info.group, info.position_min) == (20, 0, 1_000)
     version = farm.lake._opened().version
-    assert farm.lake.reconcile(farm.catalog.alive(), set(), 0) == 0 and farm.lake._opened().version == version
+    assert farm.lake.reconcile(farm.catalog.alive(), set(), Writer(0)) == 0 and farm.lake._opened().version == version
 
 
 def test_following_the_catalog_takes_no_notice_of_objects_that_are_gone_or_unused(farm: Farm) -> None:
@@ -100,7 +101,7 @@ def test_following_the_catalog_takes_no_notice_of_objects_that_are_gone_or_unuse
     farm.lake._opened().commit([], [a, b], 1)
     farm.delete(2)
     farm.store.delete(a)
-    assert farm.lake.reconcile(farm.catalog.alive(), set(), 0) == 0
+    assert farm.lake.reconcile(farm.catalog.alive(), set(), Writer(0)) == 0
     assert farm.in_table() == set()
     assert in_a
 
@@ -108,7 +109,7 @@ def test_following_the_catalog_takes_no_notice_of_objects_that_are_gone_or_unuse
 def test_a_file_that_only_the_log_speaks_of_stays_in_the_table(farm: Farm) -> None:
     logged, _ = farm.settle(1, checkpointed=False)
     stray, _ = farm.settle(2, checkpointed=False)
-    assert farm.lake.reconcile(farm.catalog.alive(), {logged}, 0) == 1
+    assert farm.lake.reconcile(farm.catalog.alive(), {logged}, Writer(0)) == 1
     assert farm.in_table() == {logged} and stray in farm.in_store()
 
 

@@ -20,7 +20,7 @@ from headwater.lake.local import LocalStore
 from headwater.lake.sorted_writer import write_sorted
 from headwater.lake.writer import SORTED_BY
 from headwater.model.extents import Extent, Run
-from headwater.ports import BlobsUnavailable, Lake
+from headwater.ports import BlobsUnavailable, Lake, Writer
 from tests.lake.on_a_node.world import ListLake, World
 
 Live = dict[str, list[Extent]]
@@ -53,18 +53,20 @@ class SwapListLake(ListLake):
     def places(self, file: str) -> list[tuple[str, int, int]]:
         return [place for place in self.runs if place[0] == file]
 
-    def relocation(self, remove: list[str], add: list[str], group: int, check: Callable[[], None]) -> ListRelocation:
+    def relocation(
+        self, remove: list[str], add: list[str], writer: Writer, check: Callable[[], None]
+    ) -> ListRelocation:
         return ListRelocation(self, add)
 
-    def relocate(self, remove: list[str], found: Any) -> None:
+    def relocate(self, remove: list[str], found: Any, writer: Writer) -> None:
         for file in remove:
             self.table.pop(file, None)
         self.table |= {file: self.places(file) for file in found.files}
 
-    def reconcile(self, alive: dict[str, bool], fresh: set[str], group: int, epoch: int = 0) -> int:
+    def reconcile(self, alive: dict[str, bool], fresh: set[str], writer: Writer) -> int:
         missing = [file for file, used in alive.items() if used and file not in self.table]
         self.table |= {file: self.places(file) for file in missing}
-        return super().reconcile(alive, fresh, group, epoch) + len(missing)
+        return super().reconcile(alive, fresh, writer) + len(missing)
 
 
 def _joined(records: list[tuple[Run, int]], seq: int) -> Run:
@@ -216,5 +218,5 @@ class _Silent:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._lake, name)
 
-    def relocate(self, remove: list[str], found: Any) -> None:
+    def relocate(self, remove: list[str], found: Any, writer: Writer) -> None:
         raise BlobsUnavailable("the table is out of reach")

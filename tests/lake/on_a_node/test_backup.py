@@ -20,7 +20,7 @@ from headwater.engine.backup import Backups, Hold
 from headwater.engine.lake_gc import LakeGc
 from headwater.engine.upkeep import Upkeep
 from headwater.errors import LogUnavailable, Overloaded
-from headwater.ports import BROKEN, BlobsUnavailable, GcFiles, LakeGcResult, LogFailure, Pending, SystemRng
+from headwater.ports import BROKEN, BlobsUnavailable, GcFiles, LakeGcResult, LogFailure, Pending, SystemRng, Writer
 from tests.lake.on_a_node.swap_world import SwapListLake, SwapWorld
 from tests.lake.on_a_node.test_histories import (
     KEYS,
@@ -281,7 +281,12 @@ class Deleting(ListLake):
         self.between: Callable[[], None] = lambda: None
 
     def sweep(
-        self, group: int, lake_files: GcFiles, pending: Callable[[], Pending], grace_ms: int, check: Callable[[], None]
+        self,
+        writer: Writer,
+        lake_files: GcFiles,
+        pending: Callable[[], Pending],
+        grace_ms: int,
+        check: Callable[[], None],
     ) -> LakeGcResult:
         for _ in range(5):
             check()
@@ -293,6 +298,9 @@ class Deleting(ListLake):
 class NoPolicies:
     def aged(self, now_ms: int) -> list[str]:
         return []
+
+    def swaps_count(self) -> int:
+        return 0
 
 
 def sweeper_of(world: Safe, lake: Deleting, backups: Backups) -> LakeGc:

@@ -15,7 +15,7 @@ from headwater.errors import Overloaded
 from headwater.model.commands import Append, Create, Fork
 from headwater.model.events import Appended
 from headwater.model.extents import Extent, Records, Run, Stretch
-from headwater.ports import BlobsUnavailable
+from headwater.ports import BlobsUnavailable, Writer
 from tests.engine import Ear
 from tests.lake.on_a_node.world import ListLake, World
 
@@ -42,11 +42,11 @@ class Gate(ListLake):
         self.waiting.release()
         assert gate.wait(60), "nobody opened the gate"
 
-    def settle(self, runs: list[Run], group: int, epoch: int = 0) -> tuple[str, list[Extent]]:
+    def settle(self, runs: list[Run], writer: Writer) -> tuple[str, list[Extent]]:
         self._pass(self.settling)
         if self.failure is not None and not self.late_commit:
             raise self.failure
-        settled = super().settle(runs, group, epoch)
+        settled = super().settle(runs, writer)
         if self.failure is not None:
             raise self.failure
         return settled

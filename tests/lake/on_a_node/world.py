@@ -25,7 +25,7 @@ from headwater.model.events import Appended, Created, Deleted, SnapshotPublished
 from headwater.model.extents import Extent, Records, Run, Stretch
 from headwater.model.stream import Unchanged
 from headwater.model.stream_state import initial_id
-from headwater.ports import GcFiles, Lake, LakeGcResult, Pending
+from headwater.ports import GcFiles, Lake, LakeGcResult, Pending, Writer
 from tests.engine import HandClock, group_on
 
 LOG_FILE_BYTES = 512
@@ -41,7 +41,7 @@ class ListLake:
         self.files_count = 0
         self.at_hand: set[tuple[Extent, bool]] = set()
 
-    def settle(self, runs: list[Run], group: int, epoch: int = 0) -> tuple[str, list[Extent]]:
+    def settle(self, runs: list[Run], writer: Writer) -> tuple[str, list[Extent]]:
         self.files_count += 1
         file = f"data/{self.files_count}"
         extents = []
@@ -56,7 +56,7 @@ class ListLake:
         self.table[file] = [(file, run.sid, 0) for run in runs]
         return file, extents
 
-    def reconcile(self, alive: dict[str, bool], fresh: set[str], group: int, epoch: int = 0) -> int:
+    def reconcile(self, alive: dict[str, bool], fresh: set[str], writer: Writer) -> int:
         stray = [file for file in self.table if file not in alive and file not in fresh]
         for file in stray:
             del self.table[file]
@@ -93,7 +93,12 @@ class ListLake:
         self.at_hand.add((extent, commas))
 
     def sweep(
-        self, group: int, lake_files: GcFiles, pending: Callable[[], Pending], grace_ms: int, check: Callable[[], None]
+        self,
+        writer: Writer,
+        lake_files: GcFiles,
+        pending: Callable[[], Pending],
+        grace_ms: int,
+        check: Callable[[], None],
     ) -> LakeGcResult:
         raise AssertionError("no history here asks for it")
 
@@ -339,7 +344,7 @@ class World:
         """The table has taken a file, and the node dies before the log says so."""
         runs, _, _ = await self.flusher(file_bytes_max)._collect()
         if runs:
-            self.lake.settle(runs, 0)
+            self.lake.settle(runs, Writer(0))
         self.restart()
 
     async def checkpoint(self) -> None:

@@ -19,3 +19,8 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
+
+{{/* The Service that gives each node of a cluster a name of its own. */}}
+{{- define "headwater.nodes" -}}
+{{- printf "%s-nodes" (include "headwater.name" .) -}}
+{{- end -}}

@@ -24,7 +24,7 @@ from headwater.engine.checkpoint import checkpoint
 from headwater.engine.group import Group
 from headwater.engine.loaded_stream import LoadedStream
 from headwater.engine.owned_group import OwnedGroup
-from headwater.errors import BadBody, BadQuery, LogUnavailable, NotOnACluster, Overloaded
+from headwater.errors import BadBody, BadQuery, NotOnACluster, Overloaded
 from headwater.model import json_mode, offsets
 from headwater.model.extents import Extent
 from headwater.model.names import bucket_of, stream_of
@@ -149,6 +149,7 @@ class LakeCalls:
             "group": group.number,
             "log": group.lineage.log,
             "incarnation": group.lineage.newest.id,
+            "epoch": group.epoch,
             "lake_position": position,
             "lake": self._place,
             "unused_ms_max": self._unused_ms_max,
@@ -170,6 +171,8 @@ class LakeCalls:
         exchange.run(self._answer_extents(exchange, owned, sorted(set(files))))
 
     async def _answer_extents(self, exchange: Exchange, owned: OwnedGroup, files: list[str]) -> None:
+        await catch_up(owned.group)
+
         def tell() -> bytes:
             from headwater.lake.listing import encode_extents
 
@@ -194,6 +197,8 @@ class LakeCalls:
         exchange.run(self._answer_streams(exchange, owned, after, limit))
 
     async def _answer_streams(self, exchange: Exchange, owned: OwnedGroup, after: int, limit: int) -> None:
+        await catch_up(owned.group)
+
         def tell() -> bytes:
             from headwater.lake.listing import encode_streams
 
@@ -294,9 +299,18 @@ def _book(owned: OwnedGroup) -> Book:
     return book
 
 
+async def catch_up(group: Group) -> None:
+    """On return the catalog has everything that an owner before this one can have told of files and streams.
+
+    Such an owner takes a checkpoint before it does, but in a catalog of its own.
+    """
+    if group.catalog.position < group.lineage.newest.position:
+        await _checkpoint(group)
+
+
 async def _checkpoint(group: Group) -> None:
-    if group.log.failure is not None:
-        raise LogUnavailable(group.log.failure.reason)
+    if group.closed:
+        raise group.unavailable()
     try:
         await checkpoint(group)
     except Exception as error:
