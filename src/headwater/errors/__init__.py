@@ -74,7 +74,6 @@ TABLE: dict[type[Failure], Row] = {
     NoSuchNode: Row(404, "no_such_node", "ERR_BAD_FORMAT", False, True),
     NodeIsAlive: Row(409, "node_is_alive", "ERR_BAD_FORMAT", False, True),
     NotACluster: Row(404, "not_a_cluster", "ERR_BAD_FORMAT", False, True),
-    NotOnACluster: Row(501, "not_on_a_cluster", "ERR_BAD_FORMAT", False, True),
     AnotherLog: Row(409, "another_log", "ERR_CONFLICT", False, True),
     LogSetBack: Row(409, "log_set_back", "ERR_CONFLICT", False, True),
     OwnerChanged: Row(409, "owner_changed", "ERR_CONFLICT", False, True),

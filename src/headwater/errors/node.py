@@ -19,7 +19,6 @@ __all__ = [
     "NoSuchNode",
     "NodeIsAlive",
     "NotACluster",
-    "NotOnACluster",
     "NotServedHere",
     "OutcomeUnknown",
     "Overloaded",
@@ -136,16 +135,6 @@ class NodeIsAlive(Failure):
 
     def message(self) -> str:
         return f"node {self.member} is alive: stop it, and it gives its number back by itself"
-
-
-class NotOnACluster(Failure):
-    """Something that works on a log in files, which a cluster does not have."""
-
-    def __init__(self, what: str) -> None:
-        self.what = what
-
-    def message(self) -> str:
-        return f"{self.what} is not possible on a cluster with this version: its logs are not files of a node"
 
 
 class NotACluster(Failure):

@@ -41,6 +41,7 @@ PATIENCE_MS = 30_000
 known, while the log goes on finding out."""
 READ_BYTES = 8 << 20
 _AGAIN_S_MIN, _AGAIN_S_MAX = 0.05, 1.0
+Barriers = list[asyncio.Future[None]]
 
 
 class Behind(Exception):
@@ -69,9 +70,7 @@ class _Sent:
 
     __slots__ = ("barriers", "begun_s", "data", "end", "number", "outcome", "task")
 
-    def __init__(
-        self, number: int, end: int, data: bytes, barriers: list[asyncio.Future[None]], begun_s: float
-    ) -> None:
+    def __init__(self, number: int, end: int, data: bytes, barriers: Barriers, begun_s: float) -> None:
         self.begun_s = begun_s
         self.number = number
         self.end = end
@@ -107,7 +106,7 @@ class QuorumLog:
         self._entry_bytes_max = 0
         self._batch: _Batch | None = None
         self._committed: deque[_Batch] = deque()
-        self._barriers: list[asyncio.Future[None]] = []
+        self._barriers: Barriers = []
         self._sent: deque[_Sent] = deque()
         self._next = Cursor()
         self._on_progress: Callable[[], None] = lambda: None
@@ -125,10 +124,7 @@ class QuorumLog:
         """When the newest entry that is acknowledged was sent."""
         self._purge_below = 0
         self._purging: asyncio.Task[None] | None = None
-        self.head = 0
-        self.tail = 0
-        self.written = 0
-        self.synced = 0
+        self.head = self.tail = self.written = self.synced = 0
         self.failure: LogFailure | None = None
 
     @property

@@ -22,7 +22,7 @@ from headwater.doors.http import headers as parse
 from headwater.doors.http.exchange import Exchange
 from headwater.engine.backup import Backups, Hold
 from headwater.engine.owned_group import OwnedGroup
-from headwater.errors import BadBody, BadQuery, MethodNotAllowed, NoSuchRoute, NotOnACluster
+from headwater.errors import BadBody, BadQuery, MethodNotAllowed, NoSuchRoute
 from headwater.model import json_mode
 
 HOLD_MS_DEFAULT, HOLD_MS_MIN, HOLD_MS_MAX = 3_600_000, 100, 86_400_000
@@ -49,8 +49,6 @@ class BackupDoor:
     def handle(self, exchange: Exchange, owned: OwnedGroup, rest: bytes, query: bytes) -> None:
         backups = owned.backups
         if backups is None:
-            if owned.flusher is not None:
-                raise NotOnACluster("a backup")
             raise BadQuery("backup", "this node keeps nothing that could be backed up")
         method = exchange.request.method
         if rest and not rest.startswith(b"/"):

@@ -20,7 +20,7 @@ from headwater.doors.http import headers as parse
 from headwater.doors.http.exchange import Exchange
 from headwater.engine.engine import Engine
 from headwater.engine.erasure import Erased
-from headwater.errors import BadBody, BadQuery, NoSuchRoute, NotOnACluster
+from headwater.errors import BadBody, BadQuery, NoSuchRoute
 
 
 class Wish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -72,8 +72,6 @@ class Erasures:
         owned = self._engine.serving(number)
         eraser = owned.eraser
         if eraser is None:
-            if owned.flusher is not None:
-                raise NotOnACluster("an erasure")
             raise BadQuery("erase", "this node keeps nothing that could be erased")
         return await eraser.erase(key)
 

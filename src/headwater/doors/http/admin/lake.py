@@ -24,7 +24,7 @@ from headwater.engine.checkpoint import checkpoint
 from headwater.engine.group import Group
 from headwater.engine.loaded_stream import LoadedStream
 from headwater.engine.owned_group import OwnedGroup
-from headwater.errors import BadBody, BadQuery, NotOnACluster, Overloaded
+from headwater.errors import BadBody, BadQuery, Overloaded
 from headwater.model import json_mode, offsets
 from headwater.model.extents import Extent
 from headwater.model.names import bucket_of, stream_of
@@ -271,8 +271,6 @@ class LakeCalls:
             raise Overloaded("too many swaps wait")
         waiting[owned.number] = waiting.get(owned.number, 0) + 1
         try:
-            if owned.swapper is None and owned.flusher is not None:
-                raise NotOnACluster("a swap of files in the lake")
             exchange.json(200, await _kept(owned.swapper).swap(asked.remove, asked.add))
         finally:
             waiting[owned.number] -= 1
