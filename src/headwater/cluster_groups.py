@@ -59,6 +59,8 @@ SECRET_BYTES_MIN = 16
 SNAPSHOT_BYTES = 64 << 20
 LEAVE_S_MAX = 30.0
 """Beyond it a node that stops lets go of groups that nobody took: others claim them when their logs are silent."""
+WIND_DOWN_S = 1.0
+"""For how long clients are served at least after a node was told to stop: most of them send something meanwhile."""
 MEET_S_MAX = 5.0
 MEET_LOOK_S = 0.05
 """How long clients are not let in while it is not known who owns what, and how often that is looked at."""
@@ -252,7 +254,9 @@ class ClusterGroups:
     # ---- leaving ------------------------------------------------------------------------------------------------
 
     async def leave(self) -> None:
-        """Hands every group over. Doors are still open: what comes meanwhile is sent on to the new owners."""
+        """Hands every group over. Doors are still open: what comes meanwhile is sent on to the new owners, and clients
+        are told to go elsewhere with the next answer."""
+        leaving_s = SystemClock().monotonic_s()
         if self._owning:
             self.view.drain(True)
             try:
@@ -260,6 +264,7 @@ class ClusterGroups:
                     await self.ownership.drain()
             except TimeoutError:
                 log.warning("groups were not handed over in time", groups=sorted(self.ownership.claims()))
+            await asyncio.sleep(max(0.0, leaving_s + WIND_DOWN_S - SystemClock().monotonic_s()))
         if self._pings is not None:
             await self._pings.stop()
         if getattr(self, "registry", None) is not None:

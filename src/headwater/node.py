@@ -299,11 +299,13 @@ class Node:
 
     async def stop(self) -> None:
         """Ends everything. May be called after a failed start."""
+        doors = [door for door in (self._http, self._s3p) if door is not None]
+        for door in doors:
+            door.wind_down()
         await self._groups.leave()
         if self._subscriptions is not None:
             self._subscriptions.close()
         grace_s = self.settings.shutdown_grace_ms / 1000
-        doors = [door for door in (self._http, self._s3p) if door is not None]
         await asyncio.gather(*(door.close(grace_s) for door in doors))
         await self._groups.close_doors(grace_s)
         if self._subscriptions is not None:

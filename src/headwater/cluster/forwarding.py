@@ -27,6 +27,7 @@ HELD_BYTES_MAX = 64 * 1024
 PLACED = b"headwater-placed"
 """`group/version`: the home of a stream's name says that the stream lives in that group (see `fork_placement`)."""
 _NO_CONTENT = b"HTTP/1.1 204 "
+CONNECTION = b"connection"
 REDIRECT = b"headwater-redirect"
 """`307`: a client that would rather go to the owner itself than have its request sent on."""
 _NOT_FORWARDED = frozenset((b"expect", b"transfer-encoding", b"content-length", PLACED))
@@ -51,8 +52,10 @@ def encode_head(request: Request, size: int, placed: bytes | None = None) -> byt
     """The request's head as it is sent to its owner, for a body of `size` bytes. See `PLACED`."""
     lines = [b"%b %b HTTP/%b\r\n" % (request.method, request.target, request.version.encode())]
     for name, value in request.headers.items():
-        if name not in _NOT_FORWARDED:
+        if name not in _NOT_FORWARDED and (request.keep_alive or name != CONNECTION):
             lines.append(b"%b: %b\r\n" % (name, value))
+    if not request.keep_alive:
+        lines.append(b"connection: close\r\n")  # the answer tells the client so
     if size or request.method in (b"POST", b"PUT"):
         lines.append(b"content-length: %d\r\n" % size)
     if placed is not None:
@@ -89,7 +92,7 @@ class Forwarder:
         request = exchange.request
         known = request.known
         head = encode_head(request, len(request.body), placed)
-        if known is not None and placed is None:
+        if known is not None and placed is None and request.keep_alive:
             known.memo = ForwardedHead(member, head, self._members.version)
         self.forwarded_count += 1
         upstream = self._upstream(exchange.connection, member)
@@ -99,7 +102,7 @@ class Forwarder:
 
     def forward_again(self, exchange: Exchange, memo: object) -> bool:
         """A request whose head was sent to its owner before. False when `memo` says nothing that still holds."""
-        if type(memo) is not ForwardedHead or memo.version != self._members.version:
+        if type(memo) is not ForwardedHead or memo.version != self._members.version or not exchange.request.keep_alive:
             return False
         self.forwarded_count += 1
         self._upstream(exchange.connection, memo.member).send(exchange, memo.head, exchange.request.body)

@@ -46,6 +46,8 @@ class Listener(Generic[C]):
 
     def __init__(self, connections_max: int) -> None:
         self.closing = False
+        self.winding_down = False
+        """The next answer of each connection is its last one."""
         self.connections: set[C] = set()
         self.refused_count = 0
         self._connections_max = connections_max
@@ -104,9 +106,14 @@ class Listener(Generic[C]):
                 except Exception:
                     connection.broke()  # the others have their turn
 
+    def wind_down(self) -> None:
+        """Has clients go elsewhere by and by: a connection that is closed while nobody expects it may meet a request
+        that is on its way, and nobody would know what became of it. `close` comes later."""
+        self.winding_down = True
+
     async def close(self, grace_s: float) -> None:
         """Stops accepting, lets connections finish what is under way, and cuts what is left after `grace_s`."""
-        self.closing = True
+        self.closing = self.winding_down = True
         for accepting in self._accepting:
             accepting.close()
         for connection in list(self.connections):

@@ -144,16 +144,15 @@ def check_producers(content: Content, appends: Iterable[Append]) -> Iterator[Vio
 
 def check_reads(content: Content, reads: Iterable[Read]) -> Iterator[Violation]:
     for read in reads:
-        end = read.from_offset + len(read.data)
-        if content.data[read.from_offset : end] != read.data:
+        if not read.fits(content.data):
             yield Violation(
-                "vanished", content.name, f"{read.reader} saw {_cut(read.data)} from {read.from_offset} to {end}"
+                "vanished", content.name, f"{read.reader} saw {_cut(read.data)} from {read.from_offset} to {read.end}"
             )
-        if read.next_offset not in (None, end):
+        if read.next_offset not in (None, read.end):
             yield Violation(
                 "bad_offset",
                 content.name,
-                f"{read.reader} got {len(read.data)} bytes from {read.from_offset} on, and was told that it is at "
+                f"{read.reader} got what is from {read.from_offset} to {read.end}, and was told that it is at "
                 f"{read.next_offset}",
             )
 
@@ -174,7 +173,7 @@ def check_freshness(
         if not read.up_to_date or not read.fresh:
             continue
         known = bisect_left(times, read.start_s - (0.0 if read.linearizable else lease_s))
-        end = read.from_offset + len(read.data)
+        end = read.end
         if known and furthest[known - 1] > end:
             behind_s = read.start_s - times[bisect_left(furthest, end + 1)]
             yield Violation(

@@ -64,6 +64,7 @@ class Faults:
                 "pause_nats": lambda: self._pause_some("nats", 1),
                 "kill_most_nats": lambda: self._kill_some("nats", 2),
                 "pause_most_nats": lambda: self._pause_some("nats", 2),
+                "hang_and_kill_nats": self._hang_and_kill_nats,
                 "kill_all_nats": lambda: self._kill_some("nats", 3),
             }
         if world.cluster.s3 is not None:
@@ -207,17 +208,18 @@ class Faults:
         return f"{self._world.nodes[i].name} by {step_ms // HOUR_MS:+d} h"
 
     def _upgrade(self) -> str:
-        """Nodes of the older source are replaced one by one by nodes of this one; mixed meanwhile."""
-        if self._older_source is None:
+        """Nodes of the older source, which a run begins with, are replaced one by one; later, down and up again."""
+        older, present = self._older_source, self._world.present_source
+        if older is None:
             raise CannotRun("there is no older source to upgrade from")
-        present = self._world.source
-        for source in (self._older_source, present):
+        sources = (present,) if self._world.source == older else (older, present)
+        for source in sources:
             for i, node in enumerate(self._world.nodes):
                 self._world.use_source(source, i)
                 node.stop()
                 node.start(wait=False)
                 self._world.wait_well()
-        return "down, and up again"
+        return "up" if len(sources) == 1 else "down, and up again"
 
     # ---- servers -------------------------------------------------------------------------------------------------
 
@@ -233,6 +235,16 @@ class Faults:
         for name in names:
             self._world.part(name).pause()
         self._hold(0.5, 6.0)
+        return ", ".join(names)
+
+    def _hang_and_kill_nats(self) -> str:
+        """What nodes send meanwhile gets no answer, and is gone with the servers."""
+        names = self._names("nats")
+        for name in names:
+            self._world.part(name).pause()
+        self._hold(5.0, 7.0)
+        for name in names:
+            self._world.part(name).kill()
         return ", ".join(names)
 
     def _kill_log_leader(self) -> str:

@@ -7,10 +7,15 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+from xxhash import xxh3_64_intdigest
 
 ACKNOWLEDGED, REFUSED, UNKNOWN = "acknowledged", "refused", "unknown"
 """REFUSED is certain: every attempt was answered with a failure that says that it changed nothing, or never left."""
+
+
+KEPT_BYTES_MAX = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,28 @@ class Read:
     linearizable: bool = False
     next_offset: int | None = None
     """What the answer told; None when it is where the data ends."""
+    digest: tuple[int, int] | None = None
+    """Size and hash of the data, when only its beginning is kept."""
+
+    @property
+    def end(self) -> int:
+        """Where it ends."""
+        return self.from_offset + (len(self.data) if self.digest is None else self.digest[0])
+
+    def fits(self, content: bytes) -> bool:
+        """Whether a stream with this content has what was seen where it was seen."""
+        part = content[self.from_offset : self.end]
+        return part == self.data if self.digest is None else _digest(part) == self.digest
+
+    def packed(self) -> Read:
+        """The same, as it is kept: an hour of readings does not fit into memory."""
+        if len(self.data) <= KEPT_BYTES_MAX:
+            return self
+        return replace(self, data=self.data[:KEPT_BYTES_MAX], digest=_digest(self.data))
+
+
+def _digest(data: bytes) -> tuple[int, int]:
+    return len(data), xxh3_64_intdigest(data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +111,7 @@ class History:
             if isinstance(what, Append):
                 self.appends.append(what)
             elif isinstance(what, Read):
-                self.reads.append(what)
+                self.reads.append(what.packed())
             else:
                 self.strange.append(what)
 

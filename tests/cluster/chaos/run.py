@@ -96,9 +96,9 @@ class Run:
         self.history = History()
         self.report = Report(plan.seed)
         planned = {"log": plan.log, "s3": plan.s3, "nodes": plan.nodes, "groups": plan.groups}
-        self.world = World(directory, **planned, network=network, fault=plan.fault)  # type: ignore[arg-type]
-        if plan.source is not None:
-            self.world.use_source(plan.source)
+        self.world = World(directory, **planned, network=network, fault=plan.fault, source=plan.source)  # type: ignore[arg-type]
+        if plan.older_source is not None:
+            self.world.use_source(plan.older_source)
         self.streams = [f"chaos/s{i}" for i in range(STREAMS_COUNT)]
         self.faults = Faults(self.world, self.rng, self.streams, plan.older_source)
         self.writers: list[Writer] = []
@@ -240,17 +240,15 @@ class Run:
             for one in self.history.appends
             if one.producer is not None and one.outcome != ACKNOWLEDGED
         ]
+        ends: dict[str, list[float]] = {stream: [] for stream in self.streams}
+        for append in self.history.appends:
+            if append.outcome == ACKNOWLEDGED:
+                ends[append.stream].append(append.end_s)
+        pauses = sorted(
+            (pause for stream in self.streams for pause in pairwise(sorted(ends[stream]))),
+            key=lambda pause: pause[0] - pause[1],
+        )
         for fault in report.faults:
-            fault.pause_s = self._pause_s(fault)
-
-    def _pause_s(self, fault: Fault) -> float:
-        """The longest time between two acknowledgements of one stream that overlaps the fault."""
-        longest = 0.0
-        for stream in self.streams:
-            ends = sorted(
-                one.end_s for one in self.history.appends if one.stream == stream and one.outcome == ACKNOWLEDGED
-            )
-            for before_s, after_s in pairwise(ends):
-                if after_s > fault.start_s and before_s < fault.well_s:
-                    longest = max(longest, after_s - before_s)
-        return longest
+            # The longest time between two acknowledgements of one stream that overlaps the fault.
+            over = (after - before for before, after in pauses if after > fault.start_s and before < fault.well_s)
+            fault.pause_s = next(over, 0.0)

@@ -3,11 +3,13 @@ It owns which faults follow each other; longer runs with faults by chance are st
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.cluster.chaos.runs import chaos, needs_namespaces
+from tests.cluster.chaos.world import REPOSITORY
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(300)]
 
@@ -30,6 +32,16 @@ def test_what_was_promised_holds_through_faults(log: str, sequence: str, tmp_pat
 @needs_namespaces
 def test_the_log_in_an_object_store_that_is_killed_and_paused_holds_what_was_promised(tmp_path: Path) -> None:
     report = chaos(tmp_path, "--log", "objects", "--s3", "--sequence", "kill_s3,pause_s3", "--seed", "9")
+    assert report["violations"] == []
+
+
+def test_nodes_of_the_commit_before_are_replaced_one_by_one_and_nothing_is_lost(tmp_path: Path) -> None:
+    before = ["git", "cat-file", "-e", "HEAD~1:src/headwater/cluster_groups.py"]
+    if subprocess.run(before, cwd=REPOSITORY, capture_output=True, check=False).returncode:
+        pytest.skip("the commit before is not here, or knows no cluster")
+    report = chaos(
+        tmp_path, "--log", "objects", "--loopback", "--older", "HEAD~1", "--sequence", "upgrade", "--seed", "11"
+    )
     assert report["violations"] == []
 
 

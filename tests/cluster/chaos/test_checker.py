@@ -80,6 +80,14 @@ def test_a_read_may_miss_what_was_acknowledged_within_the_lease_unless_it_is_lin
     assert kinds(A, B, replace(missing, fresh=False), final=b"a\nb\n") == set()
 
 
+def test_what_a_reader_saw_is_compared_as_a_whole_though_only_its_beginning_is_kept() -> None:
+    line = b"x" * 200 + b"\n"
+    long = Append(S, line, 1.0, 2.0, ACKNOWLEDGED)
+    assert kinds(long, replace(R, data=line, next_offset=201), final=line) == set()
+    assert kinds(long, replace(R, data=line[:-1] + b"y", next_offset=201), final=line) == {"vanished"}
+    assert kinds(long, replace(R, data=line + b"y"), final=line) == {"vanished"}
+
+
 def test_a_stream_that_is_gone_is_lost() -> None:
     history = History()
     history.add(A)

@@ -19,7 +19,7 @@ SHORT = ("--loopback", "--no-subscriptions", "--quiet-s", "3", "--seed", "4")
         ("ack_before_quorum", "objects", "kill_node"),
         ("fencing_skipped", "objects", "zombie"),
         ("standby_serves_early", "objects", "kill_node"),
-        ("unknown_as_success", "jetstream", "kill_most_nats"),
+        ("unknown_as_success", "jetstream", "hang_and_kill_nats"),
     ],
 )
 def test_a_planted_fault_is_found(planted: str, log: str, sequence: str, tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 from xxhash import xxh3_64_intdigest
@@ -44,7 +43,7 @@ class World:
         s3: bool = False,
         network: Network | None = None,
         fault: str | None = None,
-        flags: Sequence[str] = (),
+        source: Path | None = None,
     ) -> None:
         self.network = network
         self.fault = fault
@@ -56,8 +55,9 @@ class World:
                 part.host, part.wrapper = place.host, place.wrapper
         for node in self.nodes:
             # Once more: they are made before it is known where parts listen.
-            node.flags = (*self.cluster.node_flags(), *FLAGS, *flags)
-        self.use_source(REPOSITORY / "src")
+            node.flags = (*self.cluster.node_flags(), *FLAGS)
+        self.present_source = source or REPOSITORY / "src"
+        self.use_source(self.present_source)
 
     def use_source(self, source: Path, *some: int) -> None:
         """Which code the nodes run from their next start on."""

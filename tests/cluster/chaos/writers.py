@@ -13,6 +13,7 @@ from tests.cluster.chaos.connections import AGAIN_S, Address, Asker, NotSent, Un
 from tests.cluster.chaos.history import ACKNOWLEDGED, REFUSED, UNKNOWN, Append, History, Strange
 from tests.support.http import Response
 
+NOT_SENT = "not sent"
 TEXT = {"Content-Type": "text/plain"}
 AGAIN_ONCE_S = 0.4
 """Before the retry of a client that has only so many."""
@@ -68,7 +69,7 @@ class Writer(threading.Thread):
             response = self.asker.ask(self.asker.any(), "POST", f"/v1/stream/{stream}", TEXT | headers, payload)
         except NotSent:
             self.asker.failed()
-            return REFUSED, "not sent", None
+            return REFUSED, NOT_SENT, None
         except Unanswered as error:
             self.asker.failed()
             return UNKNOWN, str(error)[:60], None
@@ -77,8 +78,9 @@ class Writer(threading.Thread):
         self.asker.failed()
         return (REFUSED if is_certain(response) else UNKNOWN), code_of(response), response
 
-    def is_over(self, start_s: float, attempts_count: int) -> bool:
-        if self.retries_max is not None and attempts_count > self.retries_max:
+    def is_over(self, start_s: float, codes: Sequence[str]) -> bool:
+        """A connection that is refused is no attempt: a client that knows several nodes takes another one."""
+        if self.retries_max is not None and len([code for code in codes if code != NOT_SENT]) > self.retries_max:
             return True
         return now_s() - start_s > TRIES_S_MAX
 
@@ -96,9 +98,11 @@ class PlainWriter(Writer):
         codes: list[str] = []
         while True:
             outcome, code, response = self.attempt(stream, payload, {})
-            if outcome != REFUSED or self.is_over(start_s, len(codes) + 1):
+            if outcome == ACKNOWLEDGED:
                 break
             codes.append(code)
+            if outcome == UNKNOWN or self.is_over(start_s, codes):
+                break
             if response is not None and response.status != 503:
                 self.strange(stream, f"an append was answered {response.status} {code}")
                 break
@@ -109,7 +113,15 @@ class PlainWriter(Writer):
         if outcome == ACKNOWLEDGED and response is not None:
             next_offset = int(response.header("stream-next-offset") or -1)
         told = (outcome, self.name, next_offset)
-        made = Append(stream, payload, start_s, now_s(), *told, attempts_count=len(codes) + 1, codes=tuple(codes))
+        made = Append(
+            stream,
+            payload,
+            start_s,
+            now_s(),
+            *told,
+            attempts_count=len(codes) + (outcome == ACKNOWLEDGED),
+            codes=tuple(codes),
+        )
         self.history.add(made)
 
 
@@ -133,7 +145,7 @@ class Producer(Writer):
             if outcome == ACKNOWLEDGED:
                 break
             codes.append(code)
-            if self.is_over(start_s, len(codes)):
+            if self.is_over(start_s, codes):
                 break
             if response is not None and response.status != 503:
                 self.strange(stream, f"seq {seq} of epoch {epoch} was answered {response.status} {code} after {codes}")

@@ -45,6 +45,7 @@ class Server(Protocol):
     bodies: Budget
     slicer: Slicer
     closing: bool
+    winding_down: bool
     internal: bool
     head_bytes_max: int
     header_count_max: int
@@ -354,7 +355,7 @@ class Connection(asyncio.Protocol):
         return bool(waiting) and sum(_body_bytes(item) for item in waiting) > WAITING_BYTES_MAX
 
     def _start(self, request: Request) -> None:
-        if self._server.closing:
+        if self._server.winding_down:
             request.keep_alive = False
         exchange = Exchange(self, request)
         self.exchanges.append(exchange)
