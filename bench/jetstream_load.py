@@ -7,6 +7,7 @@ Owns the few words of the NATS protocol that this takes, so that the client cost
 import asyncio
 import gc
 import json
+import os
 import time
 
 import uvloop
@@ -86,7 +87,7 @@ class Load:
     async def connect(self, n: int) -> Publisher:
         spec = self.spec
         subject = f"bare.{n % spec['streams']}"
-        publisher = Publisher(self, subject, f"_INBOX.bench{n}", spec["body"].encode())
+        publisher = Publisher(self, subject, f"_INBOX.bench{os.getpid()}-{n}", spec["body"].encode())
         port = spec["ports"][n % len(spec["ports"])]
         await asyncio.get_running_loop().create_connection(lambda: publisher, "127.0.0.1", port)
         await publisher.ready
