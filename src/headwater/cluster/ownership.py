@@ -239,6 +239,8 @@ class GroupOwnership:
                     if not follower.owned.erasure_marks.due:
                         upkeep.confirm(log.synced)
                 await self._pause(self._timing.look_s, growth.noticed)
+                if growth.is_due and not self._may_claim(log):
+                    await self._pause(self._timing.gather_s)
         finally:
             await growth.stop()
 

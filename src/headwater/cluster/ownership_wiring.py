@@ -51,6 +51,9 @@ class View(Protocol):
 class Timing(msgspec.Struct, frozen=True):
     look_s: float = 0.25
     """How often a group is looked at when nothing happens."""
+    gather_s: float = 0.05
+    """A standby that hears of more in its log waits this long before it reads: several entries cost little more than
+    one."""
     claim_after_s: float = 2.0
     """For how long a log is silent before it is claimed without having been handed over."""
     lease_s: float = 2.0
