@@ -76,6 +76,21 @@ def test_every_node_serves_every_stream(cluster: LocalCluster) -> None:
             assert answers == {b"a012"}
 
 
+def test_a_read_that_asks_for_it_sees_everything_that_was_acknowledged_before_it(cluster: LocalCluster) -> None:
+    """Through any node; a barrier goes through the log first, so what it costs shows in the log's entries alone."""
+    for n in range(GROUPS):
+        path = f"/v1/stream/linearizable/{n}"
+        assert ask(cluster.nodes[0], "PUT", path, TEXT, b"a").status == 201
+        for at, node in enumerate(cluster.nodes):
+            assert ask(node, "POST", path, TEXT, b"b").status == 204
+            for other in cluster.nodes:
+                answer = ask(other, "GET", f"{path}?offset=-1&consistency=linearizable")
+                assert (answer.status, answer.body) == (200, b"a" + b"b" * (at + 1))
+                assert ask(other, "HEAD", f"{path}?consistency=linearizable").status == 200
+    refused = ask(cluster.nodes[0], "GET", "/v1/stream/linearizable/0?consistency=strong")
+    assert (refused.status, json.loads(refused.body)["error"]["code"]) == (400, "bad_query")
+
+
 def test_all_nodes_see_the_same_cluster(cluster: LocalCluster) -> None:
     cluster.wait_ready()
     views = [json.loads(ask(node, "GET", "/__headwater/cluster").body) for node in cluster.nodes]

@@ -14,7 +14,6 @@ that the log never took.
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from headwater.catalog.catalog_copy import copy_catalog
 from headwater.catalog.catalog_files import remove_catalog
 from headwater.catalog.sqlite import SqliteCatalog
 from headwater.cluster.catalog_snapshots import Snapshot
+from headwater.cluster.log_watch import LogGrowth, LogLease
 from headwater.cluster.ownership_wiring import Timing, View, Wiring
 from headwater.cluster.restore import take_restored
 from headwater.cluster.snapshot_upkeep import SnapshotUpkeep
@@ -209,7 +209,7 @@ class GroupOwnership:
 
     async def _stand_by(self, follower: Follower, log: QuorumLog, upkeep: SnapshotUpkeep) -> bool:
         """Follows until the group is claimed, True, or this node has no part in it any more, False."""
-        growth = _Growth(log)
+        growth = LogGrowth(log)
         try:
             rested_s = confirmed_s = self._clock.monotonic_s()
             while True:
@@ -340,7 +340,7 @@ class GroupOwnership:
 
     def _enter(self, owned: OwnedGroup, log: QuorumLog) -> None:
         """Others claim after a lease without an entry: within one, a read here misses nothing that they acknowledge."""
-        self._engine.enter(owned, partial(log.is_confirmed, self._timing.lease_s))
+        self._engine.enter(owned, LogLease(self.number, log, self._timing.lease_s))
         self.state = OWNER
 
     def _is_contested(self) -> bool:
@@ -434,30 +434,6 @@ class GroupOwnership:
                 wait.cancel()
             await asyncio.gather(*waits, return_exceptions=True)
             self._nudged.clear()
-
-
-class _Growth:
-    """The wait for more of a log, which goes on while its group is looked at: begun anew each time, it would ask the
-    log far more often. A log is never read and waited for at once."""
-
-    def __init__(self, log: QuorumLog) -> None:
-        self._log = log
-        self.noticed: asyncio.Future[None] | None = None
-
-    @property
-    def is_due(self) -> bool:
-        """There may be more, or nobody waits for it."""
-        return self.noticed is None or self.noticed.done()
-
-    def watch(self) -> None:
-        self.noticed = asyncio.ensure_future(self._log.wait())
-
-    async def stop(self) -> None:
-        noticed, self.noticed = self.noticed, None
-        if noticed is not None:
-            noticed.cancel()
-            # What it found out is found again by reading.
-            await asyncio.gather(noticed, return_exceptions=True)
 
 
 class Ownership:

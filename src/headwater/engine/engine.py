@@ -48,6 +48,18 @@ def home_of(key: str, groups_count: int) -> int:
     return 0 if groups_count == 1 else xxh3_64_intdigest(key.encode()) % groups_count
 
 
+class Lease(Protocol):
+    """Of a group that another process may come to serve."""
+
+    def holds(self) -> bool:
+        """Nobody else can serve it at this moment."""
+        ...
+
+    async def confirm(self) -> None:
+        """Returns when it is certain that nobody else served it at the time of the call. Raises GroupMoved."""
+        ...
+
+
 class Engine:
     """With one group every call below is that group's own: it costs nothing to ask here."""
 
@@ -77,7 +89,7 @@ class Engine:
         forgotten; whoever is served just then is refused, and may try again."""
         self._barred: dict[str, int] = {}
         """See `bar`."""
-        self._leases: dict[int, Callable[[], bool]] = {}
+        self._leases: dict[int, Lease] = {}
         """See `enter`."""
         self.joined_count = 0
         """Appends that a door submitted together with the one before them."""
@@ -191,8 +203,15 @@ class Engine:
         """Raises GroupMoved when another process may serve the group by now. This one has not noticed it if it stood
         still meanwhile: requests that came first are met before the clock is looked at otherwise."""
         lease = self._leases.get(number)
-        if lease is not None and not lease():
+        if lease is not None and not lease.holds():
             raise GroupMoved(number)
+
+    async def confirm(self, key: str) -> None:
+        """Returns when nobody else can have acknowledged anything for the stream of that name since the call, which
+        takes an entry of a log that others could own. Raises NotServedHere, GroupMoved."""
+        lease = self._leases.get(self.group(key).number)
+        if lease is not None:
+            await lease.confirm()
 
     def unpublished(self, key: str) -> bool:
         return self.group(key).unpublished(key)
@@ -253,10 +272,10 @@ class Engine:
         for owned in self.owned.values():
             owned.group.observers.append(observer)
 
-    def enter(self, owned: OwnedGroup, lease: Callable[[], bool] | None = None) -> None:
+    def enter(self, owned: OwnedGroup, lease: Lease | None = None) -> None:
         """The group is recovered and started: its requests are served here from now on.
 
-        `lease` says whether nobody else can serve it at this moment; None: nobody can at any time."""
+        Without a `lease` nobody else can serve it at any time."""
         if lease is not None:
             self._leases[owned.number] = lease
         if not self.owned:

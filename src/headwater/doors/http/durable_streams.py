@@ -6,6 +6,7 @@ Owns the mapping between requests, commands and answers. Never parses bytes of H
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
@@ -31,6 +32,7 @@ from headwater.model.stream import Unchanged
 from headwater.ports import Clock, Rng
 
 _CACHE_MAX = 4096
+LINEARIZABLE = "linearizable"
 _READ_QUERY = ("offset", "live", "cursor", "max_bytes")
 ALLOWED = "GET, HEAD, PUT, POST, DELETE, OPTIONS"
 
@@ -65,10 +67,12 @@ class DurableStreams:
         method = exchange.request.method
         if method == b"POST":
             self._append(exchange, key)
-        elif method == b"GET":
-            self._once_published(exchange, key, lambda: self._get(exchange, key, query))
-        elif method == b"HEAD":
-            self._once_published(exchange, key, lambda: self._head(exchange, key))
+        elif method == b"GET" or method == b"HEAD":
+            act = partial(self._get, exchange, key, query) if method == b"GET" else partial(self._head, exchange, key)
+            if b"consistency=" in query:
+                self._once_confirmed(exchange, key, query, act)
+            else:
+                self._once_published(exchange, key, act)
         elif method == b"PUT":
             self._create(exchange, key)
         elif method == b"DELETE":
@@ -84,6 +88,23 @@ class DurableStreams:
             self._engine.after_published(key, exchange)
         else:
             act()
+
+    def _once_confirmed(self, exchange: Exchange, key: str, query: bytes, act: Callable[[], None]) -> None:
+        """Runs a read once the log has shown that nobody else has acknowledged anything since the request came."""
+        if parse.query(query, ("consistency",)).get("consistency") != LINEARIZABLE:
+            raise BadQuery("consistency", f"expected {LINEARIZABLE}")
+        connection = exchange.connection
+        connection.unjudged = exchange  # what comes after it on its connection is not to be seen by it
+
+        async def confirmed() -> None:
+            try:
+                await self._engine.confirm(key)
+            finally:
+                connection.unjudged = None
+            self._once_published(exchange, key, act)
+            connection.advance()
+
+        exchange.run(confirmed())
 
     # ---- append -------------------------------------------------------------------------------------------------
 
