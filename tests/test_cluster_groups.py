@@ -217,7 +217,30 @@ def test_a_node_with_another_secret_does_not_start(cluster: LocalCluster, tmp_pa
     secret.chmod(0o600)
     flags = [*cluster.node_flags(), "--cluster-listen", "127.0.0.1:0", "--data", str(tmp_path / "data")]
     said = refused(cluster.nodes[0], *flags, "--cluster-secret-file", str(secret))
-    assert "start the node with the --cluster-secret-file that it was made with" in said
+    assert "start the node with the --cluster-secret-file that the other nodes have" in said
+
+
+def test_a_node_with_another_lake_is_refused_by_the_logs(cluster: LocalCluster, tmp_path: Path) -> None:
+    """It would claim groups whose records it cannot read."""
+    flags = [*cluster.node_flags(), "--cluster-listen", "127.0.0.1:0", "--data", str(tmp_path / "data")]
+    said = refused(cluster.nodes[0], *flags, "--lake", str(tmp_path / "lake"))
+    assert "correct --lake or --cluster" in said
+
+
+def test_a_copy_of_a_nodes_directory_is_no_second_node(cluster: LocalCluster, tmp_path: Path) -> None:
+    node = cluster.nodes[0]
+    shutil.copytree(node.data, tmp_path / "copy", ignore=shutil.ignore_patterns("lock"))
+    flags = [*cluster.node_flags(), "--cluster-listen", "127.0.0.1:0", "--data", str(tmp_path / "copy")]
+    said = refused(node, *flags)
+    assert f"answers at {node.address}" in said and "node-id" in said
+
+
+def test_a_log_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    made = LocalCluster(tmp_path, nodes=1, log="objects", s3=False)
+    with made:
+        flags = [*made.node_flags(), "--cluster-listen", "127.0.0.1:0", "--data", str(tmp_path / "data")]
+        other = ["--lake", str(tmp_path / "lake"), "--cluster", "file:///proc/nowhere"]
+        assert "cluster cannot be joined" in refused(made.nodes[0], *flags, *other)
 
 
 @pytest.mark.full

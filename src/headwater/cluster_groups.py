@@ -28,11 +28,11 @@ from headwater.cluster.erased_log import SharedErasedLog
 from headwater.cluster.gate import Factory, Gate
 from headwater.cluster.logs import Logs, NatsLogs, ObjectLogs
 from headwater.cluster.membership import HTTP, S3P
-from headwater.cluster.nodes import CannotRegister, Node, Registry, kept_id
+from headwater.cluster.nodes import ID_FILE_NAME, CannotRegister, Node, Registry, kept_id
 from headwater.cluster.ownership import Ownership
 from headwater.cluster.ownership_view import OwnershipView
 from headwater.cluster.ownership_wiring import Timing, Wiring
-from headwater.cluster.peers import Peers
+from headwater.cluster.peers import Peers, answers
 from headwater.cluster.pings import Pings
 from headwater.cluster.view import View
 from headwater.config import Settings
@@ -114,6 +114,7 @@ class ClusterGroups:
             await self.logs.open()
             wanted = settings.groups_wanted
             self.description = await agreed(self.place, wanted, GROUPS_DEFAULT, self.logs.where, rng)
+            await self.logs.agree(self.description.id)
             self.groups_count = self.description.groups
             self._data.join(self.description.id, self.groups_count)
             self._keys = await Keys.shared(self.place, self.secret, rng)
@@ -143,6 +144,7 @@ class ClusterGroups:
         public = _told(settings.public_address, public_host, self._http[1], "public_address")
         zone = "" if settings.zone == AUTO else settings.zone
         self.registry = Registry(self.place)
+        await self._refuse_a_twin(node_id, address)
         run = rng.token(8).hex()
         started_ms = clock.now_ms()
         me = Node(-1, node_id, run, address, public, __version__, zone, started_ms, LOG_FORMAT)
@@ -151,7 +153,18 @@ class ClusterGroups:
         self.membership = Peers(self.view, self.secret)
         self.calls = Calls(self.membership)
         self._pings = Pings(self.view, self.calls, self.registry.nodes)
+        self._pings.on_displaced = lambda: self.view.drain(True)
         log.info("joined", node=node.number, id=node.id, address=address, groups=self.groups_count)
+
+    async def _refuse_a_twin(self, node_id: str, address: str) -> None:
+        """A node that was killed leaves its registration; one that answers is there, with this node's id. Raises
+        CannotStart, MediumError."""
+        for node in await self.registry.nodes():
+            if node.id == node_id and node.address != address and await answers(node, self.secret):
+                raise CannotStart(
+                    f"another node with the id {node_id} answers at {node.address}: one of the two has a copy of the "
+                    f"other's data directory. Remove {self._data.path / ID_FILE_NAME} in the copy, and it is a new node"
+                )
 
     def keys(self, rng: Rng) -> Keys:
         """What every node of the cluster signs webhooks with."""

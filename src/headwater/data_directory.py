@@ -44,7 +44,7 @@ class DirectoryRefused(Exception):
     """The directory cannot be used as asked; the message says why and what to do."""
 
 
-class Description(msgspec.Struct, frozen=True):
+class Description(msgspec.Struct, frozen=True, omit_defaults=True):
     format: int
     groups: int
     cluster: str = ""

@@ -8,12 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from headwater.cluster.description import Disagreement
 from headwater.log.medium import MediumError, Unavailable, Unsure
 from headwater.log.object_places import ObjectPlace
 from headwater.log.objects import ObjectEntries
 from headwater.log.quorum import QuorumLog
 from headwater.ports import SYSTEM_CLOCK
 
+MARK = "cluster"
+"""The object that says whose logs are at a place: the id of the cluster."""
 BEGIN_TRIES = 10
 BEGIN_AGAIN_S = 0.5
 """A stream that was just made has no leader yet."""
@@ -27,6 +30,11 @@ class Logs(Protocol):
 
     async def open(self) -> None:
         """Raises MediumError, which says what to change."""
+        ...
+
+    async def agree(self, cluster: str) -> None:
+        """The logs are those of the cluster with that id, from now on if they are nobody's yet. A node that was told
+        another lake would claim groups whose records it cannot read. Raises Disagreement, MediumError."""
         ...
 
     async def log(self, group: int) -> QuorumLog:
@@ -53,6 +61,22 @@ class ObjectLogs:
 
     async def open(self) -> None:
         await self._place.keys("log")  # a store that cannot be reached, or refuses, says so now
+
+    async def agree(self, cluster: str) -> None:
+        found = await self._place.get(MARK)
+        if found is None:
+            try:
+                await self._place.create(MARK, cluster.encode())
+            except Unsure:
+                pass  # what is there now says whose it is
+            found = await self._place.get(MARK)
+        if found is None:
+            raise Unsure(f"{self.where} did not say whose logs it holds: start the node again")
+        if found != cluster.encode():
+            raise Disagreement(
+                f"the logs in {self.where} are those of cluster {found.decode(errors='replace')}, and the lake is that "
+                f"of cluster {cluster}: correct --lake or --cluster"
+            )
 
     async def log(self, group: int) -> QuorumLog:
         return QuorumLog(ObjectEntries(self._place, f"log/{group}"))
@@ -82,6 +106,10 @@ class NatsLogs:
 
     async def open(self) -> None:
         await self._servers.open()
+
+    async def agree(self, cluster: str) -> None:
+        self._servers.cluster = cluster
+        await (await self._servers.entries(0)).close()  # which refuses a stream of another cluster
 
     async def log(self, group: int) -> QuorumLog:
         return QuorumLog(await self._servers.entries(group))

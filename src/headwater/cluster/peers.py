@@ -13,6 +13,8 @@ import structlog
 
 from headwater.cluster.gate import keep_alive
 from headwater.cluster.introduction import Introducing, introduction
+from headwater.cluster.membership import HTTP
+from headwater.cluster.nodes import Node
 from headwater.cluster.view import View
 
 CONNECT_S_MAX = 2.0
@@ -22,6 +24,25 @@ WAITING_MAX = 10_000
 """Who waits for an owner. Overflow: they are refused, and try again."""
 
 log = structlog.get_logger("headwater.cluster")
+
+
+async def answers(node: Node, secret: bytes) -> bool:
+    """Whether the node with that id is at its address: it alone knows a connection that is meant for it."""
+    host, _, port = node.address.rpartition(":")
+    introducing = Introducing(introduction(secret, node.id, HTTP), asyncio.Protocol())
+    transport: asyncio.Transport | None = None
+    try:
+        async with asyncio.timeout(CONNECT_S_MAX):
+            loop = asyncio.get_running_loop()
+            transport, _ = await loop.create_connection(lambda: introducing, host.strip("[]"), int(port))
+            await introducing.done
+    except (OSError, TimeoutError):
+        return False
+    finally:
+        introducing.done.cancel()
+        if transport is not None:
+            transport.abort()
+    return True
 
 
 class Peers:

@@ -50,6 +50,8 @@ class Pings:
         self._look: asyncio.Task[None] | None = None
         self._rounds: asyncio.Task[None] | None = None
         self._displaced = False
+        self.on_displaced: Callable[[], None] = lambda: None
+        """Called when this node finds that it is not registered any more: it should own nothing."""
         self._stopped = False
         calls.register(PING, self._answer)
         view.on_told.append(self._tell)
@@ -135,7 +137,11 @@ class Pings:
             mine = self._view.node
             displaced = all(node.run != mine.run for node in nodes)
             if displaced and not self._displaced:
-                log.error("this node is not registered any more: another one has its id, or it was removed; restart it")
+                log.error(
+                    "this node is not registered any more: another one has its id, or it was removed. It hands its "
+                    "groups over; restart it with a data directory of its own"
+                )
+                self.on_displaced()
             self._displaced = displaced
         finally:
             self._look = None

@@ -34,6 +34,7 @@ from headwater.log.jetstream_servers import (
     REPLICAS,
     Refused,
     ServerFacts,
+    check_cluster,
     check_servers,
     check_stream,
     monitors_of,
@@ -107,6 +108,8 @@ class JetStream:
         self._rng = rng or SystemRng()
         self._connection = NatsConnection(clock, self._rng)
         self._servers: dict[str, ServerFacts] = {}
+        self.cluster = ""
+        """Whose logs are made here: kept with the streams."""
 
     async def open(self) -> None:
         """Connects and checks the servers. Raises Unavailable, Refused."""
@@ -145,7 +148,7 @@ class JetStream:
                     raise
             if info is None:
                 subjects = f"{settings.name}.{group}.{self._rng.token(8).hex()}"
-                config = stream_config(name, f"{subjects}.log", f"{subjects}.stored", settings.replicas)
+                config = stream_config(name, f"{subjects}.log", f"{subjects}.stored", settings.replicas, self.cluster)
                 try:
                     await ask(self._connection, f"STREAM.CREATE.{name}", config, _MAKE_S_MAX)
                 except ApiError as error:
@@ -163,6 +166,7 @@ class JetStream:
         except (NotDelivered, NoAnswer) as error:
             raise Unavailable(f"NATS JetStream does not answer: {error}") from error
         check_stream(info, settings.replicas, self._servers)
+        check_cluster(info, self.cluster)
         stream = LogStream(self._connection, info, self._clock)
         opened = JetStreamEntries(self._connection, stream, self._clock, self._rng)
         await opened.open()

@@ -22,6 +22,8 @@ import msgspec
 from headwater.log.medium import MediumError
 
 VERSION_MIN = (2, 15, 1)
+CLUSTER_KEY = "headwater-cluster"
+"""In a stream's metadata."""
 MONITOR_PORT = 8222
 REPLICAS = 3
 _ANSWER_S_MAX = 3.0
@@ -101,13 +103,14 @@ def _ask(monitor: str) -> dict[str, Any] | str:
         return str(error)
 
 
-def stream_config(name: str, subject: str, hints: str, replicas: int) -> dict[str, Any]:
+def stream_config(name: str, subject: str, hints: str, replicas: int, cluster: str = "") -> dict[str, Any]:
     """The stream of one group, as it is made."""
     return {
         "name": name,
         "subjects": [subject],
         "num_replicas": replicas,
         "storage": "file",
+        "metadata": {CLUSTER_KEY: cluster} if cluster else {},
         "retention": "limits",
         "discard": "new",
         "allow_direct": True,
@@ -118,6 +121,16 @@ def stream_config(name: str, subject: str, hints: str, replicas: int) -> dict[st
         # Says that something was stored, to whoever waits for it, without a consumer that has to be kept alive.
         "republish": {"src": subject, "dest": hints, "headers_only": True},
     }
+
+
+def check_cluster(info: Mapping[str, Any], cluster: str) -> None:
+    """Raises Refused when the stream is the log of another cluster than that one, if one is given."""
+    found = (info["config"].get("metadata") or {}).get(CLUSTER_KEY)
+    if cluster and found and found != cluster:
+        raise Refused(
+            f"the NATS stream {info['config']['name']} is a log of cluster {found}, and the lake is that of cluster "
+            f"{cluster}: correct --lake, --cluster or --cluster-name"
+        )
 
 
 def check_stream(info: Mapping[str, Any], replicas: int, servers: Mapping[str, ServerFacts]) -> None:

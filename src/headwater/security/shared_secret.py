@@ -76,5 +76,5 @@ def _open(name: str, data: bytes, cluster_secret: bytes) -> str:
             pass
     raise BadSharedSecret(
         f"{FOLDER}/{name} in the lake's _cluster folder cannot be opened with this cluster's secret: start the node "
-        f"with the --cluster-secret-file that it was made with, or remove the object so that a new one is made"
+        f"with the --cluster-secret-file that the other nodes have"
     )

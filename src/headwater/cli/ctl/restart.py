@@ -22,6 +22,8 @@ from headwater.cli.ctl.moving import start_drain, wait_drained
 HEALTHY_S_MAX = 15.0
 """For how long a cluster is waited for before the first node is touched."""
 _PLACEHOLDER = re.compile(r"\{(node|id|address|public_address|host)\}")
+_BRACED = re.compile(r"(?<!\$)\{([a-z_]+)\}")
+"""What looks like one. After a dollar it is a variable of the shell that the command starts."""
 
 
 def restart(
@@ -139,6 +141,10 @@ def _words(command: str, node: NodeSeen) -> list[str]:
         raise BadUsage(f"--restart-cmd cannot be read: {why}", "check its quotes") from None
     if not words:
         raise BadUsage("--restart-cmd is empty", 'such as "systemctl restart headwater@{node}"')
+    for unknown in _BRACED.findall(command):
+        if unknown not in values:
+            known = ", ".join(f"{{{name}}}" for name in values)
+            raise BadUsage(f"--restart-cmd has {{{unknown}}}, which stands for nothing", f"use {known}")
     return [_PLACEHOLDER.sub(lambda found: values[found[1]], word) for word in words]
 
 

@@ -5,7 +5,6 @@ Owns the question to the operator, and what is shown of each group before it. `c
 
 from __future__ import annotations
 
-import asyncio
 import json
 import socket
 import tempfile
@@ -80,6 +79,8 @@ def restore(
             "cluster_credentials": cluster_credentials,
         }
         settings = _settings({name: value for name, value in flags.items() if value is not None}, config_file)
+        import asyncio  # Late, as all of the server: other commands need none of it.
+
         asyncio.run(_restore(settings, yes, as_json))
 
 
@@ -107,6 +108,8 @@ def _explained() -> Iterator[None]:
 
 
 async def _restore(settings: config.Settings, yes: bool, as_json: bool) -> None:
+    import asyncio
+
     from headwater import lake_location
     from headwater.cluster.description import KEY, Description
     from headwater.cluster.nodes import Registry
@@ -147,6 +150,7 @@ async def _restore(settings: config.Settings, yes: bool, as_json: bool) -> None:
                 return
             if not yes and not typer.confirm(_question(lost), err=True):
                 raise ClientError("nothing was changed")
+            await logs.agree(description.id)
             for one in lost:
                 made = await work.carry_out(one)
                 note(f"group {one.group} goes on from position {made.position}")
