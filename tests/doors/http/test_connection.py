@@ -30,7 +30,7 @@ class Hand:
         self.responder = Responder("*", keeps_nothing=True)
         self.heads, self.bodies = Heads(), Budget(1 << 30)
         self.slicer = Slicer(self.bodies)
-        self.closing = False
+        self.closing = self.winding_down = False
         self.internal = False
         self.head_bytes_max = self.settings.head_bytes_max
         self.header_count_max = self.settings.header_count_max
@@ -330,3 +330,12 @@ def test_a_server_that_stops_ends_waiting_answers_and_says_that_it_closes() -> N
     hand.send(b"GET /wait HTTP/1.1\r\n" + HOST + b"\r\n")
     hand.connection.shut_down()
     assert hand.statuses() == [204] and b"Connection: close" in hand.written and hand.closed
+
+
+def test_the_next_answer_of_a_server_that_winds_down_is_the_last_one_of_its_connection() -> None:
+    hand = Hand()
+    hand.connection.data_received(b"GET /now HTTP/1.1\r\nHost: a\r\n\r\n")
+    assert b"connection: close" not in bytes(hand.written).lower() and not hand.closed
+    hand.winding_down = True
+    hand.connection.data_received(b"GET /now HTTP/1.1\r\nHost: a\r\n\r\n")
+    assert b"connection: close" in bytes(hand.written).lower() and hand.closed
