@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -129,16 +130,16 @@ def test_the_services_are_a_cluster(tmp_path: Path) -> None:
             assert facts.name == name and refusals(facts, monitor) == []
         for name in NODES:
             here.start_node(name)
-        seen_by = here.url(NODES[0], 4437)
 
-        def is_whole() -> bool:
-            told = document(seen_by, "/__headwater/cluster")
+        def is_whole(name: str) -> bool:
+            told = document(here.url(name, 4437), "/__headwater/cluster")
             if told is None:
                 return False
             owned = all(group["owner"] is not None for group in told["groups"])
             return owned and sum(node["alive"] for node in told["nodes"]) == len(NODES)
 
-        here.parts[NODES[0]].wait_until(is_whole, "one of a whole cluster", WAIT_S)
+        for name in NODES:
+            here.parts[name].wait_until(partial(is_whole, name), "one of a whole cluster", WAIT_S)
         first, second, third = (here.ports[name, 4437] for name in NODES)
         assert request(first, "PUT", "/v1/stream/kept", TEXT).status == 201
         assert request(second, "POST", "/v1/stream/kept", TEXT, b"kept").status in (200, 204)

@@ -82,7 +82,7 @@ def seaweed(folder: Path) -> Iterator[S3]:
     command = [
         *(binary, "server", f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-master.telemetry=false"),
         *(f"-master.port={master}", f"-master.port.grpc={master_grpc}", "-master.volumeSizeLimitMB=64"),
-        *(f"-volume.port={volume}", f"-volume.port.grpc={volume_grpc}", "-volume.max=40"),
+        *(f"-volume.port={volume}", f"-volume.port.grpc={volume_grpc}", "-volume.max=400"),
         *("-filer", f"-filer.port={filer}", f"-filer.port.grpc={filer_grpc}"),
         *("-s3", f"-s3.port={s3}", f"-s3.port.grpc={s3_grpc}", f"-s3.config={folder / 's3.json'}"),
         # Its other services listen on fixed ports unless they are turned off.
