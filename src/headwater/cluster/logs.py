@@ -17,6 +17,8 @@ from headwater.ports import SYSTEM_CLOCK
 
 MARK = "cluster"
 """The object that says whose logs are at a place: the id of the cluster."""
+AGREE_TRIES = 20
+"""Servers that have just started elect a leader first, and a try without an answer takes seconds of its own."""
 BEGIN_TRIES = 10
 BEGIN_AGAIN_S = 0.5
 """A stream that was just made has no leader yet."""
@@ -109,7 +111,15 @@ class NatsLogs:
 
     async def agree(self, cluster: str) -> None:
         self._servers.cluster = cluster
-        await (await self._servers.entries(0)).close()  # which refuses a stream of another cluster
+        for left in reversed(range(AGREE_TRIES)):
+            try:
+                entries = await self._servers.entries(0)  # which refuses a stream of another cluster
+            except Unavailable:
+                if not left:
+                    raise
+                await SYSTEM_CLOCK.sleep(BEGIN_AGAIN_S)
+            else:
+                return await entries.close()
 
     async def log(self, group: int) -> QuorumLog:
         return QuorumLog(await self._servers.entries(group))
