@@ -10,7 +10,6 @@ same cores as the generator, and its CPU time is counted apart.
 
 import dataclasses
 import tempfile
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
@@ -95,20 +94,7 @@ def measure(log: str, settings: Settings, take: Callable[[tuple[str, str, int], 
                 result = append.run_load(spec)
                 take((log, kind, clients), result)
                 tell(f"{log} {kind} {clients}: {_brief(result)}")
-        tell(_batches([node.url for node in cluster.nodes]))
         cluster.stop()
-
-
-def _batches(urls: list[str]) -> str:
-    """How many events an entry of the logs held: what the nodes count of it, added up."""
-    found: dict[str, float] = {}
-    for url in urls:
-        with urllib.request.urlopen(f"{url}/metrics", timeout=10) as answer:
-            for line in answer.read().decode().splitlines():
-                name, _, value = line.rpartition(" ")
-                if name.startswith("headwater_log_") and "{" not in name:
-                    found[name] = found.get(name, 0) + float(value)
-    return "  ".join(f"{name} {show(value)}" for name, value in sorted(found.items()))
 
 
 def _name(key: tuple[str, str, int]) -> str:

@@ -43,7 +43,7 @@ from headwater.doors.s3p.server import S3pServer
 from headwater.engine.engine import Engine
 from headwater.engine.owned_group import OwnedGroup, SharedCopies
 from headwater.group_maker import GroupMaker
-from headwater.lake.store import ObjectStore, StoreError
+from headwater.lake.store import StoreError
 from headwater.log.medium import MediumError
 from headwater.log.quorum import QuorumLog
 from headwater.log.quorum_entries import FORMAT as LOG_FORMAT
@@ -102,7 +102,7 @@ class ClusterGroups:
 
     # ---- joining ------------------------------------------------------------------------------------------------
 
-    async def join(self, store: ObjectStore, rng: Rng) -> None:
+    async def join(self, rng: Rng) -> None:
         """The node has a number, and knows how many groups there are. Raises CannotStart."""
         settings = self._settings
         self.secret = _secret(Path(settings.cluster_secret_file))

@@ -24,7 +24,6 @@ from headwater.doors.s3p.server import S3pServer
 from headwater.engine.engine import Engine
 from headwater.engine.owned_group import OwnedGroup
 from headwater.group_maker import GroupMaker
-from headwater.lake.store import ObjectStore
 from headwater.log.null import NullLog
 from headwater.log.wal import Wal
 from headwater.ports import Catalog, Rng
@@ -57,7 +56,7 @@ class LocalGroups:
         self._internal: HttpServer | None = None
         self.handover: Handover | None = None
 
-    async def join(self, store: ObjectStore, rng: Rng) -> None:
+    async def join(self, rng: Rng) -> None:
         """Nobody else has to be found."""
 
     def keys(self, rng: Rng) -> Keys:

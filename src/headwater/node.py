@@ -103,7 +103,7 @@ class Node:
         _raise_file_limit(settings.connections_max + settings.s3p_connections_max)
         rng, clock = SystemRng(), SystemClock()
         store = await self._store(rng)
-        await groups.join(store, rng)
+        await groups.join(rng)
         self._forwarder = Forwarder(groups.membership)
         blobs = StoreBlobs(store)
         lake = await self._lake(store, clock, rng)

@@ -4,18 +4,16 @@ It owns no rule; wakes are looked at, never timed."""
 from __future__ import annotations
 
 import asyncio
-import random
 from contextlib import suppress
 
 import pytest
 
 from headwater.errors import Failure, NoPendingWork
-from headwater.model import offsets
 from headwater.model.subscriptions import WEBHOOK
 from headwater.subscriptions import hints
-from headwater.subscriptions.manager import Bearer
 from headwater.subscriptions.webhooks import Reply
 from tests.subscriptions.moving_nodes import Cluster, play
+from tests.subscriptions.player import Player
 from tests.support.processes import until
 
 SUB, STREAM = 0, 1
@@ -297,43 +295,9 @@ def test_a_late_hint_of_an_owner_before_does_not_link_a_stream_that_was_deleted_
     play(body)
 
 
-class Player:
+class MovingPlayer(Player):
     def __init__(self, world: Cluster, seed: int) -> None:
-        self.world = world
-        self.random = random.Random(seed)
-        self.paths = [
-            world.named(group, f"{prefix}{letter}")
-            for group in range(world.groups_count)
-            for prefix, letter in (("events/", "a"), ("events/", "b"), ("other/", "c"))
-        ]
-        self.named = tuple(path for path in self.paths if path.startswith("other/"))
-
-    async def step(self) -> None:
-        world, path = self.world, self.random.choice(self.paths)
-        match self.random.choice(["put", "append", "append", "append", "delete", "work", "work", "turn", "fault"]):
-            case "put":
-                await world.put(path, *[b"one"] * self.random.randrange(2))
-            case "append":
-                await world.append(path)
-            case "delete":
-                await world.delete(path)
-            case "work":
-                await self.work()
-            case "turn":
-                await asyncio.sleep(self.random.choice([0, 0, 0.001]))
-            case "fault":
-                await self.fault()
-
-    async def work(self) -> None:
-        claim = await self.world.claim()
-        bearer = Bearer(claim.token, claim.wake_id, claim.generation)
-        acks = [(info.path, offsets.parse(info.tail_offset)) for info in claim.streams if info.has_pending]
-        if self.random.random() < 0.5:
-            await asyncio.sleep(0)
-        try:
-            await self.world.manager.acknowledge(self.world.id, bearer, acks, True)
-        except Failure:
-            await self.world.manager.release(self.world.id, bearer)
+        super().__init__(world, seed, world.groups_count, world.named)
 
     async def fault(self) -> None:
         world, choice = self.world, self.random.choice
@@ -378,7 +342,7 @@ class Player:
 @pytest.mark.parametrize("seed", [*range(24), 100, 188, 515, 524])
 def test_whatever_happened_all_work_is_known_in_the_end(seed: int) -> None:
     async def body(world: Cluster) -> None:
-        player = Player(world, seed)
+        player = MovingPlayer(world, seed)
         await world.subscribe(player.named)
         for _ in range(150):
             with suppress(Failure):

@@ -3,15 +3,12 @@ Whatever happened, in the end every subscription knows of all work there is, and
 
 from __future__ import annotations
 
-import asyncio
-import random
 from contextlib import suppress
 
 import pytest
 
 from headwater.errors import Failure
-from headwater.model import offsets
-from headwater.subscriptions.manager import Bearer
+from tests.subscriptions.player import Player
 from tests.subscriptions.two_processes import HERE, THERE, World, play
 from tests.support.processes import until
 
@@ -19,44 +16,9 @@ STEPS = 120
 FAULTS = ["cut", "heal", "restart here", "restart there", "lose", "find"]
 
 
-class Player:
+class FailingPlayer(Player):
     def __init__(self, world: World, seed: int, groups_count: int) -> None:
-        self.world = world
-        self.random = random.Random(seed)
-        named = world.processes.named
-        self.paths = [
-            named(group, f"{prefix}{letter}")
-            for group in range(groups_count)
-            for prefix, letter in (("events/", "a"), ("events/", "b"), ("other/", "c"))
-        ]
-        self.named = tuple(path for path in self.paths if path.startswith("other/"))
-
-    async def step(self) -> None:
-        world, path = self.world, self.random.choice(self.paths)
-        match self.random.choice(["put", "append", "append", "append", "delete", "work", "work", "turn", "fault"]):
-            case "put":
-                await world.put(path, *[b"one"] * self.random.randrange(2))
-            case "append":
-                await world.append(path)
-            case "delete":
-                await world.delete(path)
-            case "work":
-                await self.work()
-            case "turn":
-                await asyncio.sleep(self.random.choice([0, 0, 0.001]))
-            case "fault":
-                await self.fault()
-
-    async def work(self) -> None:
-        claim = await self.world.claim()
-        bearer = Bearer(claim.token, claim.wake_id, claim.generation)
-        acks = [(info.path, offsets.parse(info.tail_offset)) for info in claim.streams if info.has_pending]
-        if self.random.random() < 0.5:
-            await asyncio.sleep(0)
-        try:
-            await self.world.manager.acknowledge(self.world.id, bearer, acks, True)
-        except Failure:
-            await self.world.manager.release(self.world.id, bearer)
+        super().__init__(world, seed, groups_count, world.processes.named)
 
     async def fault(self) -> None:
         world = self.world
@@ -95,7 +57,7 @@ def test_whatever_happened_all_work_is_known_in_the_end(seed: int) -> None:
     groups_count = 2 + 2 * (seed % 2)
 
     async def body(world: World) -> None:
-        player = Player(world, seed, groups_count)
+        player = FailingPlayer(world, seed, groups_count)
         await world.subscribe(streams=player.named)
         for _ in range(STEPS):
             with suppress(Failure):

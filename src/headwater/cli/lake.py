@@ -20,6 +20,7 @@ from rich.table import Table
 from headwater import config
 from headwater.cli import client as http
 from headwater.cli.client import Client, ClientError
+from headwater.cli.cluster_options import ClusterCredentials, ClusterMonitors, ClusterName, ClusterReplicas
 from headwater.cli.progress import progress
 
 if TYPE_CHECKING:
@@ -190,16 +191,10 @@ def into_cluster(
     ],
     data: Data = None,
     config_file: ConfigFile = None,
-    cluster_name: Annotated[str, typer.Option("--cluster-name", metavar="NAME", help="Of NATS streams.")] = "headwater",
-    cluster_replicas: Annotated[
-        int, typer.Option("--cluster-replicas", metavar="COUNT", help="Copies of a log in NATS.")
-    ] = 3,
-    cluster_monitors: Annotated[
-        str, typer.Option("--cluster-monitors", metavar="URLS", help="Monitoring endpoints of the NATS servers.")
-    ] = "auto",
-    cluster_credentials: Annotated[
-        str, typer.Option("--cluster-credentials", metavar="FILE", help="Credentials for NATS.")
-    ] = "auto",
+    cluster_name: ClusterName = "headwater",
+    cluster_replicas: ClusterReplicas = 3,
+    cluster_monitors: ClusterMonitors = "auto",
+    cluster_credentials: ClusterCredentials = "auto",
     lake_endpoint: Annotated[
         str, typer.Option("--lake-endpoint", metavar="URL", help="S3 server of the lake, if not Amazon's.")
     ] = "auto",

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
+from headwater.cli.cluster_options import ClusterCredentials, ClusterMonitors, ClusterName, ClusterReplicas
 from headwater.cli.pipeline.common import URL_DEFAULT, Master, Token, Url, run, show, sparked, telling
 from headwater.cli.progress import progress
 from headwater.client.connection import printable
@@ -84,16 +85,10 @@ def restore(
         str | None,
         typer.Option("--cluster", metavar="URL", help="Begin a cluster with it: where its logs are to be."),
     ] = None,
-    cluster_name: Annotated[str, typer.Option("--cluster-name", metavar="NAME", help="Of NATS streams.")] = "headwater",
-    cluster_replicas: Annotated[
-        int, typer.Option("--cluster-replicas", metavar="COUNT", help="Copies of a log in NATS.")
-    ] = 3,
-    cluster_monitors: Annotated[
-        str, typer.Option("--cluster-monitors", metavar="URLS", help="Monitoring endpoints of the NATS servers.")
-    ] = "auto",
-    cluster_credentials: Annotated[
-        str, typer.Option("--cluster-credentials", metavar="FILE", help="Credentials for NATS.")
-    ] = "auto",
+    cluster_name: ClusterName = "headwater",
+    cluster_replicas: ClusterReplicas = 3,
+    cluster_monitors: ClusterMonitors = "auto",
+    cluster_credentials: ClusterCredentials = "auto",
 ) -> None:
     """Make a data directory and a lake from a backup, and check them. Both must be empty; then start a node on them.
     With --cluster both are those of a cluster, whose nodes are started then."""
