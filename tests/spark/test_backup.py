@@ -86,7 +86,7 @@ class Life:
 
 
 class Noting(NodeCalls):
-    """Notes what writers had been told when the call that makes the cut returned."""
+    """Notes what writers had been told when the call that makes the cut began: they go on while it is answered."""
 
     def __init__(self, url: str, life: Life) -> None:
         super().__init__(url, None, 5.0)
@@ -94,10 +94,9 @@ class Noting(NodeCalls):
         self.told: list[int] = []
 
     def json(self, method: str, path: str, body: object = None, *, repeat: bool | None = None) -> Any:
-        answer = super().json(method, path, body, repeat=repeat)
         if path == "/__headwater/groups/0/backup":
             self.told = list(self._life.told)
-        return answer
+        return super().json(method, path, body, repeat=repeat)
 
 
 def record(number: int, seq: int) -> bytes:
