@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from headwater.cluster_dev.child import CannotRun
+from headwater.cluster_dev.child import CannotRun, Child
 from tests.cluster.chaos.checker import Violation, check
 from tests.cluster.chaos.connections import Asker, now_s
 from tests.cluster.chaos.faults import Fault, Faults
@@ -32,6 +32,7 @@ LEASE_S = 3.0
 QUIET_S_MAX = 60.0
 WARM_S = 1.0
 JOIN_S_MAX = 90.0
+STRETCH_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,12 @@ class Report:
     codes: dict[str, int] = field(default_factory=dict)
     failed_producers: list[str] = field(default_factory=list)
     """Appends of producers that were never acknowledged, with what each attempt was told."""
+    start_s: float = 0.0
+    """Of the clients' record: seconds of faults count from here in a picture."""
+    rates: list[tuple[int, float]] = field(default_factory=list)
+    """Acknowledged appends and the longest one in seconds, for each stretch of `STRETCH_S`."""
+    memory: list[tuple[float, int]] = field(default_factory=list)
+    """When, and resident KiB of all nodes together: before each fault."""
 
     @property
     def good(self) -> bool:
@@ -177,6 +184,7 @@ class Run:
             yield self.rng.choice(kinds)
 
     def _inject(self, kind: str) -> None:
+        self.report.memory.append((now_s(), sum(map(_resident_kib, self.world.nodes))))
         fault = self.faults.lasting(kind)
         self.report.faults.append(fault)
         time.sleep(self.rng.uniform(0.5, self.plan.between_s))
@@ -240,6 +248,7 @@ class Run:
             for one in self.history.appends
             if one.producer is not None and one.outcome != ACKNOWLEDGED
         ]
+        self._sum_up_stretches()
         ends: dict[str, list[float]] = {stream: [] for stream in self.streams}
         for append in self.history.appends:
             if append.outcome == ACKNOWLEDGED:
@@ -252,3 +261,22 @@ class Run:
             # The longest time between two acknowledgements of one stream that overlaps the fault.
             over = (after - before for before, after in pauses if after > fault.start_s and before < fault.well_s)
             fault.pause_s = next(over, 0.0)
+
+    def _sum_up_stretches(self) -> None:
+        appends = [append for append in self.history.appends if append.outcome == ACKNOWLEDGED]
+        if not appends:
+            return
+        self.report.start_s = start_s = min(append.start_s for append in appends)
+        count = int((max(append.end_s for append in appends) - start_s) // STRETCH_S) + 1
+        rates = [(0, 0.0)] * count
+        for append in appends:
+            i = int((append.end_s - start_s) // STRETCH_S)
+            rates[i] = (rates[i][0] + 1, max(rates[i][1], append.end_s - append.start_s))
+        self.report.rates = rates
+
+
+def _resident_kib(node: Child) -> int:
+    if node.pid is None:
+        return 0
+    status = Path(f"/proc/{node.pid}/status").read_text()
+    return next((int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS:")), 0)
