@@ -9,9 +9,13 @@ import msgspec
 from headwater.model.buckets import Bucket
 from headwater.model.commands import Retention
 from headwater.model.events import Forked
+from headwater.model.holes import Holes, Run
 from headwater.model.row import BucketRow, Snapshot, StreamRow
 from headwater.model.stream_state import Stream
+from headwater.model.topics import TopicConfig
 
+HOLES = Holes()
+HOLES.add([Run(136, 137, 138, 139)])
 FULL: dict[str, Any] = {
     "key": "bucket/name",
     "sid": 101,
@@ -42,6 +46,9 @@ FULL: dict[str, Any] = {
     "cold_position": 129,
     "lost_position": 130,
     "lost_at": 131,
+    "topic": TopicConfig(priority=134),
+    "holes": HOLES.packed(),
+    "evict_floor": 135,
 }
 """A value for each field that no other field has, and that is not its default."""
 
@@ -54,9 +61,10 @@ def test_a_stream_takes_every_field_of_its_row_and_gives_it_back() -> None:
     stream = Stream(row)
     assert stream.row() == row
     for name, value in FULL.items():
-        if name != "producers":
+        if name not in ("producers", "holes"):
             assert getattr(stream, name) == value
     assert stream.producers == {"p": (109, 110, 111)}
+    assert list(stream.holes) == [Run(136, 137, 138, 139)]
 
 
 def test_a_row_is_the_same_after_it_was_kept() -> None:

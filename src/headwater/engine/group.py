@@ -13,18 +13,31 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headwater.engine.loaded_stream import UNBORN, Domain, Follower, LoadedStream, Observer
+from headwater.engine.loaded_stream import UNBORN, Domain, Follower, LoadedStream
 from headwater.engine.loaded_streams import LoadedStreams
 from headwater.engine.locks import GroupLocks
 from headwater.engine.pending_answers import Outcome, PendingAnswers, Waiter
 from headwater.engine.retention import RetentionRules
 from headwater.engine.usage import ReadUsage
+from headwater.engine.visibility import Visibility
 from headwater.errors import Failure, GroupMoved, LogUnavailable, Overloaded, StreamNotFound, StreamSoftDeleted
 from headwater.model import buckets as bucket_rules
 from headwater.model.commands import BucketCommand, Command, Create, Durability
-from headwater.model.events import Appended, Created, Deleted, Noted, Settled, SnapshotPublished, Touched, Trimmed
+from headwater.model.events import (
+    Appended,
+    Configured,
+    Created,
+    Deleted,
+    Noted,
+    RecordsDeleted,
+    Settled,
+    SnapshotPublished,
+    Touched,
+    Trimmed,
+)
 from headwater.model.extents import Extent
 from headwater.model.forks import ColdOffset
+from headwater.model.labels import held_bytes as labels_bytes
 from headwater.model.lineage import Incarnation, Lineage
 from headwater.model.stream import CreatedAndAppended, Limits, Unchanged, decide
 from headwater.model.stream_state import evolve
@@ -59,7 +72,6 @@ class Group:
         self.usage = ReadUsage(clock)
         self.loaded = LoadedStreams(catalog, self.domains, self.usage)
         self.locks = GroupLocks()
-        self.observers: list[Observer] = []
         self.resolve_cold: Callable[[ColdOffset, str, Command, Waiter], None] | None = None
         """Looks up a place that memory does not hold, then submits the command again."""
         self.lineage = Lineage(tuple(Incarnation(*one) for one in catalog.incarnations()))
@@ -79,10 +91,11 @@ class Group:
         self._limits = limits
         self._hot_bytes_max = hot_bytes_max
         self._answers = PendingAnswers(log)
+        self._visibility = Visibility(log, self._answers)
+        self.observers = self._visibility.observers
+        self._unpublished = self._visibility.unpublished
         self._commit_due = False
         self._told_failure = False
-        self._unpublished: dict[str, int] = {}
-        """Keys whose creation or deletion is not durable yet, with its position: readers wait for it."""
         self._retention = RetentionRules(self.loaded)
 
     def give_out_after(self, sid: int) -> None:
@@ -141,6 +154,10 @@ class Group:
                 self._unpublished[stream.key] = log.tail
         elif type(event) is Deleted and stream is not None:
             self._delete(stream, event, waiter)
+        elif type(event) is RecordsDeleted and stream is not None:
+            self._delete_records(stream, event, waiter)
+        elif type(event) is Configured and stream is not None:
+            self._configure(stream, event, waiter)
         elif (type(event) is Trimmed or type(event) is SnapshotPublished) and stream is not None:
             self._let_go(stream, event, waiter)
         else:
@@ -210,12 +227,17 @@ class Group:
 
     def _append(self, stream: LoadedStream, event: Appended, waiter: Waiter, durability: int, outcome: Outcome) -> None:
         log = self.log
+        if durability == Durability.EPHEMERAL:
+            self._append_unlogged(stream, event, waiter)
+            return
         position = log.add(event, durability == 0)
         evolve(stream, event, position)
         self.appends_count += 1
         loaded = self.loaded
         loaded.dirty[stream.sid] = stream
         size = event.end - event.start + RECORD_BYTES * len(event.records)
+        if event.labels is not None:
+            size += labels_bytes(event.labels)
         if stream.floor:
             loaded.hot_bytes += size
         else:
@@ -238,8 +260,23 @@ class Group:
             return
         else:
             self._want_commit()
-        self._publish(stream, outcome)
+        self._visibility.publish(stream, outcome)
         waiter.resolve(outcome)
+
+    def _append_unlogged(self, stream: LoadedStream, event: Appended, waiter: Waiter) -> None:
+        """Of an ephemeral stream: nothing is promised beyond the life of this process."""
+        held = stream.timeline.held_bytes
+        if self.loaded.unlogged_bytes + event.end - event.start > self._hot_bytes_max // 2:
+            waiter.resolve(Overloaded("ephemeral streams take half of the memory for records; delete some of theirs"))
+            return
+        evolve(stream, event, self.log.tail)
+        self.appends_count += 1
+        self.loaded.dirty[stream.sid] = stream
+        self.loaded.unlogged_bytes += stream.timeline.held_bytes - held
+        if stream.retention is not None:
+            self.check_retention(stream)
+        self._visibility.publish(stream, event)
+        waiter.resolve(event)
 
     def _delete(self, stream: LoadedStream, event: Deleted, waiter: Waiter | None) -> None:
         position = self.log.add(event, True)
@@ -251,7 +288,9 @@ class Group:
         """Readers know at once that data is gone; that it is gone for good is acknowledged when it is durable."""
         held = stream.timeline.held_bytes
         before = stream.snapshot
-        position = self._answers.sync_target = self.log.add(event, True)
+        logged = stream.durability != Durability.EPHEMERAL
+        position = self.log.add(event, True) if logged else self.log.synced
+        self._answers.sync_target = max(self._answers.sync_target, position)
         evolve(stream, event, position)
         if before is not None and stream.snapshot is not before:
             self.loaded.discard_snapshot(stream, before, position)
@@ -259,6 +298,40 @@ class Group:
         freed = held - stream.timeline.held_bytes
         if freed:
             self.loaded.released(stream, freed)
+        self._queue(position, waiter, event, None)
+
+    def _delete_records(self, stream: LoadedStream, event: RecordsDeleted, waiter: Waiter) -> None:
+        """Readers know at once, as above; it is acknowledged when it is as durable as an append to the stream."""
+        log, answers = self.log, self._answers
+        held, earliest = stream.timeline.held_bytes, stream.earliest
+        if event.durability == Durability.EPHEMERAL:
+            position = log.tail
+        else:
+            position = log.add(event, event.durability == Durability.FSYNC)
+        evolve(stream, event, position)
+        self.loaded.dirty[stream.sid] = stream
+        if stream.earliest > earliest:
+            self.loaded.cut(stream)
+            freed = held - stream.timeline.held_bytes
+            if freed:
+                self.loaded.released(stream, freed)
+        if event.durability == Durability.FSYNC:
+            answers.sync_target = position
+            self._queue(position, waiter, event, None)
+        elif event.durability == Durability.DISK and position > log.written:
+            answers.disk_target = position
+            answers.disk.append((position, waiter, event, None))
+            self._want_commit()
+        else:
+            self._want_commit()
+            waiter.resolve(event)
+
+    def _configure(self, stream: LoadedStream, event: Configured, waiter: Waiter) -> None:
+        position = self._answers.sync_target = self.log.add(event, True)
+        evolve(stream, event, position)
+        self.loaded.dirty[stream.sid] = stream
+        if stream.retention is not None:
+            self.check_retention(stream)
         self._queue(position, waiter, event, None)
 
     def _queue(self, position: int, waiter: Waiter | None, event: Outcome, stream: LoadedStream | None) -> None:
@@ -274,7 +347,7 @@ class Group:
     ) -> None:
         self._answers.sync_target = position
         if position <= self.log.synced:
-            self._publish(stream, event)
+            self._visibility.publish(stream, event)
             if waiter is not None:
                 waiter.resolve(event)
             return
@@ -303,77 +376,9 @@ class Group:
 
     def progress(self) -> None:
         """The log's watermarks moved, or it failed: answers and wake-ups that were waiting leave now."""
-        log = self.log
-        woken: dict[int, LoadedStream] = {}
-        for queue, mark in ((self._answers.sync, log.synced), (self._answers.disk, log.written)):
-            while queue and queue[0][0] <= mark:
-                position, waiter, outcome, stream = queue.popleft()
-                if stream is not None:
-                    if type(outcome) is Appended:
-                        stream.visible = outcome.end
-                        if outcome.closed:
-                            stream.closed_visible = True
-                        if stream.followers:
-                            woken[stream.sid] = stream
-                        if outcome.records:
-                            for observer in self.observers:
-                                observer.grown(stream, outcome.start)
-                    else:
-                        self._mark_published(stream.key, position)
-                        self._publish(stream, outcome)
-                if waiter is not None:
-                    waiter.resolve(outcome)
-        # Followers once per pass, after every writer was answered: an event reaches them encoded once.
-        for stream in woken.values():
-            self._wake(stream)
-        for observer in self.observers:
-            observer.pass_ended()
-        if log.failure is not None:
+        self._visibility.progress()
+        if self.log.failure is not None:
             self._fail()
-
-    def _mark_published(self, key: str, position: int) -> None:
-        if self._unpublished.get(key, 0) <= position:
-            self._unpublished.pop(key, None)
-
-    def _publish(self, stream: LoadedStream, event: Outcome) -> None:
-        """Makes a durable event visible."""
-        if type(event) is Appended:
-            stream.visible = event.end
-            if event.closed:
-                stream.closed_visible = True
-            if stream.followers:
-                self._wake(stream)
-            if event.records:
-                for observer in self.observers:
-                    observer.grown(stream, event.start)
-        elif type(event) is Created:
-            # A laxer class may have shown later records already: they waited for less than the creation did.
-            born = sum(map(len, event.records)) + (0 if event.forked is None else event.forked.at)
-            stream.visible = max(stream.visible, born)
-            stream.closed_visible = stream.closed_visible or event.closed
-            if event.records:
-                for observer in self.observers:
-                    observer.grown(stream, 0 if event.forked is None else event.forked.at)
-        elif type(event) is CreatedAndAppended:
-            # As above: a laxer class may have shown later records already.
-            stream.visible = max(stream.visible, event.appended.end)
-            stream.closed_visible = stream.closed_visible or event.appended.closed
-            if stream.followers:
-                self._wake(stream)
-            if event.appended.records:
-                for observer in self.observers:
-                    observer.grown(stream, event.appended.start)
-        elif type(event) is Deleted:
-            followers, stream.followers = stream.followers, None
-            for follower in followers or ():
-                follower.gone(stream)
-            for observer in self.observers:
-                observer.deleted(stream)
-
-    def _wake(self, stream: LoadedStream) -> None:
-        stream.encoded = None
-        for follower in list(stream.followers or ()):
-            follower.wake(stream)
 
     @property
     def failed(self) -> bool:
@@ -482,7 +487,7 @@ class Group:
             return
         now_ms = self.clock.now_ms()
         for stream, (offset, seq, position) in self._retention.cuts(now_ms):
-            self._let_go(stream, Trimmed(stream.sid, offset, seq, now_ms, position), None)
+            self._let_go(stream, Trimmed(stream.sid, offset, seq, now_ms, position, evicted=True), None)
 
     def told_position(self) -> int:
         """Everything at or below this log position is synced, and observers have heard of it.

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from headwater.model.commands import Durability
+from headwater.model.holes import Holes
 from headwater.model.row import StreamRow
 from headwater.model.stream_state import Stream
 
@@ -86,6 +88,19 @@ class LoadedStream(Stream):
         self.touch_logged_ms = row.touched_ms
         self.used = True
         """Looked up since the eviction clock came by."""
+        if self.durability == Durability.EPHEMERAL and row.tail > row.earliest:
+            self._lose_records()
+
+    def _lose_records(self) -> None:
+        """The stream is ephemeral, and its records went with the process that held them: readers are told so."""
+        self.earliest, self.first_seq = self.tail, self.count
+        self.evict_floor = self.count + 1
+        self.holes = Holes()
+
+    @property
+    def holding(self) -> bool:
+        """It has records that are nowhere else but, at most, in the log."""
+        return self.floor > 0 or (self.durability == Durability.EPHEMERAL and bool(self.timeline.payloads))
 
     @property
     def busy(self) -> bool:

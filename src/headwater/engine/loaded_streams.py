@@ -17,6 +17,7 @@ from headwater.engine.loaded_stream import UNBORN, Domain, LoadedStream
 from headwater.engine.usage import ReadUsage
 from headwater.model import buckets as bucket_rules
 from headwater.model.buckets import Bucket
+from headwater.model.commands import Durability
 from headwater.model.events import BucketEvent, Created, Deleted
 from headwater.model.extents import Extent
 from headwater.model.names import bucket_of
@@ -35,6 +36,8 @@ class LoadedStreams(UnsavedChanges):
         self.buckets: dict[str, Bucket] = {}
         self.hot_bytes = 0
         """Memory that the records of all streams take: the sum of their timelines' `held_bytes`."""
+        self.unlogged_bytes = 0
+        """The same of ephemeral streams, which are not counted there."""
         self.holding: dict[int, LoadedStream] = {}
         """Streams with records that are only in memory and log."""
         self.blobs_discarded: deque[tuple[int, str]] = deque()
@@ -141,7 +144,7 @@ class LoadedStreams(UnsavedChanges):
             self.discard_snapshot(stream, stream.snapshot, stream.position)
         self.by_key.pop(stream.key, None)
         self.forget(stream)
-        self.hot_bytes -= stream.timeline.held_bytes
+        self.released(stream, stream.timeline.held_bytes)
         self.holding.pop(stream.sid, None)
         stream.floor = 0
 
@@ -187,6 +190,9 @@ class LoadedStreams(UnsavedChanges):
 
     def released(self, stream: LoadedStream, freed: int) -> None:
         """The stream let go of its oldest records, which took `freed` bytes."""
+        if stream.durability == Durability.EPHEMERAL:
+            self.unlogged_bytes -= freed
+            return
         self.hot_bytes -= freed
         stream.floor = stream.timeline.positions[0] if stream.timeline.payloads else 0
         if stream.floor:
@@ -239,7 +245,7 @@ class LoadedStreams(UnsavedChanges):
             if stream is None:
                 continue
             unsaved = stream.sid in self.dirty or stream.sid in self.capturing
-            if stream.used or stream.busy or unsaved or stream.floor or stream.visible == UNBORN:
+            if stream.used or stream.busy or unsaved or stream.holding or stream.visible == UNBORN:
                 stream.used = False
             else:
                 del self.by_key[stream.key]

@@ -22,6 +22,7 @@ from headwater.model.events import (
     Deleted,
     Event,
     Noted,
+    RecordsDeleted,
     Settled,
     SnapshotPublished,
     StreamEvent,
@@ -29,6 +30,7 @@ from headwater.model.events import (
     Swapped,
     Trimmed,
 )
+from headwater.model.labels import Labels
 from headwater.model.lineage import DOMAIN, IDENTITY
 from headwater.model.stream_state import evolve, initial_id
 from headwater.ports import Catalog, FilesSwapped, Rng
@@ -162,7 +164,7 @@ class Fold:
                 self._orphans.add(sid)
         elif position <= stream.position:
             if type(event) is Appended:
-                self._put_back(stream, event.records, event.start, position, event.ms, event.n)
+                self._put_back(stream, event.records, event.start, position, event.ms, event.n, event.labels)
             elif type(event) is Deleted and fresh:
                 self._loaded.count(stream.key, -1, event.at_ms, position)
         elif type(event) is Deleted:
@@ -178,7 +180,7 @@ class Fold:
         evolve(stream, event, position)
         _show(stream)
         self._loaded.dirty[stream.sid] = stream
-        if isinstance(event, Trimmed | SnapshotPublished):
+        if isinstance(event, Trimmed | SnapshotPublished | RecordsDeleted):
             self._loaded.cut(stream)
         grown = stream.timeline.held_bytes - held
         if grown >= 0:
@@ -228,7 +230,16 @@ class Fold:
             return None
         return stream
 
-    def _put_back(self, stream: LoadedStream, records: list[bytes], start: int, position: int, ms: int, n: int) -> None:
+    def _put_back(
+        self,
+        stream: LoadedStream,
+        records: list[bytes],
+        start: int,
+        position: int,
+        ms: int,
+        n: int,
+        labels: list[Labels | None] | None = None,
+    ) -> None:
         """Payload of an event that the catalog's row already tells of: only the log still holds it."""
         end = start + sum(map(len, records))
         keep_all = stream.children > 0  # forks read what their source itself has let go
@@ -238,7 +249,7 @@ class Fold:
         held = timeline.held_bytes
         if not timeline.payloads:
             timeline.start = start
-        timeline.extend(records, start, ms, n, position)
+        timeline.extend(records, start, ms, n, position, labels)
         # The row counts these records already: the first one held is that many before its count.
         timeline.seq -= len(records)
         if start < stream.earliest and not keep_all:

@@ -12,6 +12,7 @@ from headwater.errors.node import *
 from headwater.errors.requests import *
 from headwater.errors.streams import *
 from headwater.errors.subscriptions import *
+from headwater.errors.topics import *
 
 TABLE: dict[type[Failure], Row] = {
     #                        status  code                     S3P                     retryable  no_effect
@@ -40,6 +41,8 @@ TABLE: dict[type[Failure], Row] = {
     StaleEpoch: Row(403, "stale_epoch", "ERR_CONFLICT", False, True),
     EpochStartsAtZero: Row(400, "epoch_starts_at_zero", "ERR_CONFLICT", False, True),
     SequenceGap: Row(409, "producer_seq_conflict", "ERR_CONFLICT", False, True),
+    TopicFull: Row(422, "topic_full", "ERR_LIMITS", False, True),
+    TooManyHoles: Row(422, "too_many_holes", "ERR_LIMITS", False, True),
     TooManyProducers: Row(429, "too_many_producers", "ERR_LIMITS", True, True),
     StreamSeqConflict: Row(409, "stream_seq_conflict", "ERR_CONFLICT", False, True),
     NonMonotonicId: Row(409, "non_monotonic_id", "ERR_NON_MONOTONIC_ID", False, True),

@@ -6,7 +6,8 @@ An APPENDED body (flag 1: the stream was closed):
 
     u64 sid | u64 start offset | u64 at ms | u64 id ms | u64 id n | u32 count | u32 size of extras
     u32 size of each record, when count > 1
-    extras: msgpack (producer id, epoch, seq, Stream-Seq, forget-before ms), when its size is not zero
+    extras: msgpack (producer id, epoch, seq, Stream-Seq, forget-before ms, labels), when its size is not zero. Logs of
+            earlier versions have no labels there, and neither have records without any
     payloads, concatenated
 
 Everything else is rare and is the event's msgpack under KIND_COLD.
@@ -23,6 +24,7 @@ from xxhash import xxh3_64, xxh3_64_intdigest
 from headwater.log.frames import CHECKSUM, HEADER, HEADER_SIZE, KIND_APPENDED, KIND_COLD, OVERHEAD, Frame
 from headwater.model.commands import Producer
 from headwater.model.events import Appended, ColdEvent, Event
+from headwater.model.labels import Labels
 
 _CLOSED = 1
 _HEAD = Struct("<IBBHQQQQQQII")
@@ -35,7 +37,17 @@ _APART_BYTES = 512
 
 _pack = msgspec.msgpack.Encoder().encode
 _unpack_cold = msgspec.msgpack.Decoder(ColdEvent).decode
-_Extras = tuple[str | None, int, int, str | None, int]
+
+
+class _Extras(msgspec.Struct, array_like=True, gc=False):
+    name: str | None
+    epoch: int
+    seq: int
+    stream_seq: str | None
+    forget_before_ms: int
+    labels: list[Labels | None] | None = None
+
+
 _unpack_extras = msgspec.msgpack.Decoder(_Extras).decode
 
 
@@ -56,7 +68,10 @@ def encode(event: Event, position: int, parts: list[bytes]) -> int:
     count = len(records)
     producer = event.producer
     extras = b""
-    if producer is not None:
+    if event.labels is not None:
+        name, epoch, seq = (None, 0, 0) if producer is None else (producer.id, producer.epoch, producer.seq)
+        extras = _pack((name, epoch, seq, event.stream_seq, event.forget_before_ms, event.labels))
+    elif producer is not None:
         extras = _pack((producer.id, producer.epoch, producer.seq, event.stream_seq, event.forget_before_ms))
     elif event.stream_seq is not None:
         extras = _pack((None, 0, 0, event.stream_seq, 0))
@@ -119,11 +134,14 @@ def _decode_appended(frame: Frame) -> Appended:
         table = Struct(f"<{count}I")
         sizes = table.unpack_from(body, at)
         at += table.size
-    producer, stream_seq, forget = None, None, 0
+    producer, stream_seq, forget, labels = None, None, 0, None
     if extras_size:
-        name, epoch, seq, stream_seq, forget = _unpack_extras(body[at : at + extras_size])
-        if name is not None:
-            producer = Producer(name, epoch, seq)
+        extras = _unpack_extras(body[at : at + extras_size])
+        stream_seq, forget, labels = extras.stream_seq, extras.forget_before_ms, extras.labels
+        if extras.name is not None:
+            producer = Producer(extras.name, extras.epoch, extras.seq)
+        if labels is not None and len(labels) != count:
+            raise ValueError("there are not as many labels as records")
         at += extras_size
     if at > len(body) or (not count and at < len(body)):
         raise ValueError("the parts do not add up to the body")
@@ -137,7 +155,8 @@ def _decode_appended(frame: Frame) -> Appended:
     else:
         records = [bytes(body[at:])] if count else []
     end = start + len(body) - at if sizes is None else start + sum(sizes)
-    return Appended(sid, start, end, at_ms, ms, n, records, bool(frame.flags & _CLOSED), producer, stream_seq, forget)
+    closed = bool(frame.flags & _CLOSED)
+    return Appended(sid, start, end, at_ms, ms, n, records, closed, producer, stream_seq, forget, labels=labels)
 
 
 __all__ = ["HEADER_SIZE", "BadEntry", "decode", "encode"]

@@ -10,6 +10,10 @@ from typing import final
 
 import msgspec
 
+from headwater.model.holes import Run
+from headwater.model.labels import Labels
+from headwater.model.topics import TopicConfig
+
 
 class Durability(IntEnum):
     """When an append is acknowledged. Numbers are persisted: never reuse one."""
@@ -17,6 +21,7 @@ class Durability(IntEnum):
     FSYNC = 0
     DISK = 1
     MEMORY = 2
+    EPHEMERAL = 3
 
 
 @final
@@ -69,6 +74,7 @@ class Create(msgspec.Struct, frozen=True):
     fork: Fork | None = None
     exclusive: bool = False
     """True refuses any existing stream, whatever its configuration (S3P's CREATE)."""
+    topic: TopicConfig | None = None
 
 
 @final
@@ -85,6 +91,8 @@ class Append(msgspec.Struct, frozen=True):
     """A client-chosen timestamp for the records' ids (S3P's ID option)."""
     create: Create | None = None
     """How a stream that is missing is made first; None: then there is nothing to append to."""
+    labels: list[Labels | None] | None = None
+    """One for each record; None: no record has any."""
 
 
 @final
@@ -114,6 +122,19 @@ class PublishSnapshot(msgspec.Struct, frozen=True):
     """Both as for Trim."""
 
 
+class DeleteRecords(msgspec.Struct, frozen=True):
+    """Delete these records, wherever in the stream they are. Runs ascend; what is deleted already is passed over."""
+
+    runs: list[Run]
+
+
+class Configure(msgspec.Struct, frozen=True):
+    """Change what a stream keeps, and what it is as a topic."""
+
+    retention: Retention | None
+    topic: TopicConfig | None
+
+
 class CreateBucket(msgspec.Struct, frozen=True):
     name: str
 
@@ -124,5 +145,5 @@ class DeleteBucket(msgspec.Struct, frozen=True):
     """Streams of the bucket in other groups."""
 
 
-Command = Create | Append | Delete | Trim | PublishSnapshot
+Command = Create | Append | Delete | Trim | PublishSnapshot | DeleteRecords | Configure
 BucketCommand = CreateBucket | DeleteBucket

@@ -11,6 +11,9 @@ import msgspec
 
 from headwater.model.commands import Durability, Producer, Retention
 from headwater.model.extents import Extent
+from headwater.model.holes import Run
+from headwater.model.labels import Labels
+from headwater.model.topics import TopicConfig
 
 
 class Forked(msgspec.Struct, frozen=True, array_like=True):
@@ -40,6 +43,7 @@ class Created(msgspec.Struct, frozen=True, tag="created"):
     closed: bool = False
     retention: Retention | None = None
     forked: Forked | None = None
+    topic: TopicConfig | None = None
 
 
 @final
@@ -61,6 +65,8 @@ class Appended(msgspec.Struct, frozen=True):
     """Producers silent since before this are dropped, to make room for this one."""
     durability: int = 0
     """The stream's class, for the answer; not logged."""
+    labels: list[Labels | None] | None = None
+    """One for each record; None: no record has any."""
 
 
 @final
@@ -88,6 +94,26 @@ class Trimmed(msgspec.Struct, frozen=True, tag="trimmed"):
     at_ms: int
     position: int = 0
     """Log position of the newest record of its own that the stream let go of; 0: of none."""
+    evicted: bool = False
+    """The stream's policy did it: whoever had not read those records is told that they are lost."""
+
+
+class RecordsDeleted(msgspec.Struct, frozen=True, tag="records-gone"):
+    """Records were deleted on purpose, wherever in the stream they were."""
+
+    sid: int
+    runs: list[Run]
+    """Ascending; nothing in them was deleted before."""
+    at_ms: int
+    durability: int = 0
+    """As for Appended; but logged."""
+
+
+class Configured(msgspec.Struct, frozen=True, tag="configured"):
+    sid: int
+    retention: Retention | None
+    topic: TopicConfig | None
+    at_ms: int
 
 
 class SnapshotPublished(msgspec.Struct, frozen=True, tag="snapshot"):
@@ -152,6 +178,17 @@ class Noted(msgspec.Struct, frozen=True, tag="noted"):
 
 BucketEvent = BucketCreated | BucketDeleted
 LakeEvent = Settled | SwapPart | Swapped
-StreamEvent = Created | Appended | Deleted | Touched | Trimmed | SnapshotPublished
-ColdEvent = Created | Deleted | Touched | Trimmed | SnapshotPublished | BucketEvent | Noted | LakeEvent
+StreamEvent = Created | Appended | Deleted | Touched | Trimmed | SnapshotPublished | RecordsDeleted | Configured
+ColdEvent = (
+    Created
+    | Deleted
+    | Touched
+    | Trimmed
+    | SnapshotPublished
+    | RecordsDeleted
+    | Configured
+    | BucketEvent
+    | Noted
+    | LakeEvent
+)
 Event = StreamEvent | BucketEvent | Noted | LakeEvent

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from headwater.errors import BadHeader, ContentTypeMismatch, SourceDeleted, SourceNotFound
-from headwater.model.commands import Create, Fork
+from headwater.model.commands import Create, Durability, Fork
 from headwater.model.content_types import normalise
 from headwater.model.events import Forked
 from headwater.model.stream_state import Stream
@@ -113,6 +113,8 @@ def resolve(source: Stream | None, command: Create) -> tuple[Forked, list[bytes]
         raise SourceNotFound
     if source.soft_deleted:
         raise SourceDeleted
+    if source.durability == Durability.EPHEMERAL:
+        raise BadHeader("Stream-Forked-From", "an ephemeral stream cannot be forked: its records end with this process")
     if command.content_type is not None and normalise(command.content_type) != source.media:
         raise ContentTypeMismatch(source.content_type, command.content_type)
     if fork.sub and fork.offset is None:

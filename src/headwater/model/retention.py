@@ -38,9 +38,10 @@ def cut(stream: Stream, visible: int, now_ms: int) -> int | None:
     shown = timeline.index_until(visible)
     keep = 0
     if policy.records is not None:
-        keep = max(keep, shown - policy.records)
+        keep = max(keep, _index_by_count(stream, shown, policy.records))
     if policy.bytes is not None:
-        surplus = visible - policy.bytes
+        # Deleted records take no room, but where they lie is not looked at: what is kept is a little too much then.
+        surplus = visible - policy.bytes - stream.holes.bytes
         if surplus > timeline.start:
             # The newest record stays even when it alone is larger than the bound.
             keep = max(keep, min(shown - 1, timeline.index_until(surplus - 1) + 1))
@@ -52,6 +53,25 @@ def cut(stream: Stream, visible: int, now_ms: int) -> int | None:
     return offset if offset > stream.earliest else None
 
 
+def _index_by_count(stream: Stream, shown: int, records_max: int) -> int:
+    """How many held records have to go so that at most `records_max` of those shown are left, deleted ones not counted.
+
+    Linear in the holes among them."""
+    timeline, holes = stream.timeline, stream.holes
+    surplus = shown - records_max
+    if surplus <= 0 or not holes.count:
+        return surplus
+    live = timeline.seq + shown - stream.first_seq - holes.before(timeline.seq + shown)
+    left = live - records_max
+    number = stream.first_seq
+    for run in holes:
+        if left <= run.first - number:
+            break
+        left -= run.first - number
+        number = run.last
+    return number + left - timeline.seq if left > 0 else 0
+
+
 def beyond(oldest: Oldest, stream: Stream, visible: int, now_ms: int) -> bool:
     """True when the policy keeps nothing of a settled range. A range goes as a whole or stays."""
     policy = stream.retention
@@ -59,9 +79,11 @@ def beyond(oldest: Oldest, stream: Stream, visible: int, now_ms: int) -> bool:
         return False
     timeline = stream.timeline
     shown = timeline.seq + timeline.index_until(visible) if timeline.payloads else stream.count
+    holes = stream.holes
+    kept = shown - holes.count  # as if no deleted record lay after the range: it goes rather late than early
     return (
-        (policy.records is not None and oldest.seq_end <= shown - policy.records)
-        or (policy.bytes is not None and oldest.end <= visible - policy.bytes)
+        (policy.records is not None and oldest.seq_end <= kept - policy.records)
+        or (policy.bytes is not None and oldest.end <= visible - policy.bytes - holes.bytes)
         or (policy.age_ms is not None and oldest.newest_ms < now_ms - policy.age_ms)
     )
 

@@ -9,6 +9,7 @@ import msgspec
 
 from headwater.model.commands import Retention
 from headwater.model.events import Forked
+from headwater.model.topics import TopicConfig
 
 
 class Snapshot(msgspec.Struct, frozen=True, array_like=True):
@@ -69,6 +70,11 @@ class StreamRow(msgspec.Struct, frozen=True, array_like=True):
     """Log position of the newest record of its own that a trim, a snapshot or its policy let go of; 0: of none."""
     lost_at: int = 0
     """Log position of the event by which it did. 0 in rows of earlier versions: somewhere up to `position`."""
+    topic: TopicConfig | None = None
+    holes: bytes = b""
+    """Packed, see `model.holes`."""
+    evict_floor: int = 1
+    """The first record, counted from 1, that the stream's policy has not taken away."""
 
     @property
     def deadline_ms(self) -> int | None:

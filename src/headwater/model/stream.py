@@ -29,22 +29,37 @@ from headwater.errors import (
     StreamNotFound,
     StreamSeqConflict,
     StreamSoftDeleted,
+    TooManyHoles,
     TooManyProducers,
+    TopicFull,
 )
 from headwater.model import content_types, forks, json_mode
 from headwater.model import producers as producer_rules
 from headwater.model.commands import (
     Append,
     Command,
+    Configure,
     Create,
     Delete,
+    DeleteRecords,
     Durability,
     Producer,
     PublishSnapshot,
     Trim,
 )
-from headwater.model.events import Appended, Created, Deleted, SnapshotPublished, StreamEvent, Trimmed
+from headwater.model.events import (
+    Appended,
+    Configured,
+    Created,
+    Deleted,
+    RecordsDeleted,
+    SnapshotPublished,
+    StreamEvent,
+    Trimmed,
+)
+from headwater.model.holes import HOLES_MAX, Run
 from headwater.model.stream_state import Stream, born
+from headwater.model.topics import TopicConfig
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -102,6 +117,10 @@ def decide(
         return _trim(stream, command, now_ms)
     if isinstance(command, PublishSnapshot):
         return decide_snapshot(stream, command, now_ms)
+    if isinstance(command, DeleteRecords):
+        return _delete_records(stream, command, now_ms)
+    if isinstance(command, Configure):
+        return _configure(stream, command, now_ms)
     assert_never(command)
 
 
@@ -137,6 +156,7 @@ def _created(command: Create, now_ms: int, sid: int, limits: Limits, source: Str
         closed=command.closed,
         retention=command.retention,
         forked=forked,
+        topic=command.topic,
     )
 
 
@@ -165,6 +185,8 @@ def _recreate(stream: Stream, command: Create, source: Stream | None) -> Unchang
         raise StreamExists("durability class")
     if command.retention is not None and command.retention != stream.retention:
         raise StreamExists("retention")
+    if command.topic is not None and command.topic != (stream.topic or TopicConfig()):
+        raise StreamExists("topic configuration")
     return Unchanged(stream.tail, stream.closed, content_type=stream.content_type)
 
 
@@ -181,8 +203,33 @@ def _trim(stream: Stream, command: Trim, now_ms: int) -> Trimmed | Unchanged:
     return Trimmed(stream.sid, offset, seq, now_ms, position)
 
 
+def _delete_records(stream: Stream, command: DeleteRecords, now_ms: int) -> RecordsDeleted | Unchanged:
+    """What of the runs is there goes. Numbers that the stream never gave out are passed over."""
+    runs: list[Run] = []
+    for run in command.runs:
+        if run.last <= stream.first_seq or run.first >= stream.count:
+            continue
+        if run.first < stream.first_seq:
+            run = Run(stream.first_seq, run.last, stream.earliest, run.end)
+        runs += stream.holes.without(run)
+    if not runs:
+        return Unchanged(stream.tail, stream.closed)
+    # Each run that touches neither the front nor another one may make one more.
+    if len(stream.holes) + len(runs) > HOLES_MAX and runs[-1].first > stream.first_seq:
+        raise TooManyHoles(HOLES_MAX)
+    return RecordsDeleted(stream.sid, runs, now_ms, stream.durability)
+
+
+def _configure(stream: Stream, command: Configure, now_ms: int) -> Configured | Unchanged:
+    if (command.retention, command.topic) == (stream.retention, stream.topic):
+        return Unchanged(stream.tail, stream.closed)
+    return Configured(stream.sid, command.retention, command.topic, now_ms)
+
+
 def decide_snapshot(stream: Stream, command: PublishSnapshot, now_ms: int) -> SnapshotPublished:
     content_types.check(command.content_type)
+    if stream.durability == Durability.EPHEMERAL:
+        raise BadSnapshotOffset("the stream is ephemeral: it has no offset that outlives this process")
     offset = command.offset
     if offset > stream.tail:
         raise SnapshotBeyondTail(stream.tail)
@@ -226,6 +273,9 @@ def _append(stream: Stream | None, command: Append, now_ms: int, limits: Limits)
     if command.if_match is not None and not _matches(command.if_match, stream.etag):
         raise PreconditionFailed(stream.etag)
 
+    if stream.topic is not None and stream.topic.reject_when_full:
+        _demand_room(stream, command.records)
+
     last_ms = stream.last_ms
     ms = command.ms
     if ms is None:
@@ -248,7 +298,19 @@ def _append(stream: Stream | None, command: Append, now_ms: int, limits: Limits)
         stream_seq,
         forget_before_ms,
         stream.durability,
+        command.labels,
     )
+
+
+def _demand_room(stream: Stream, records: list[bytes]) -> None:
+    """Raises TopicFull when the stream's policy would have to let go of something for these."""
+    policy = stream.retention
+    if policy is None:
+        return
+    if policy.records is not None and stream.live_count + len(records) > policy.records:
+        raise TopicFull("records", policy.records, stream.live_count)
+    if policy.bytes is not None and stream.live_bytes + sum(map(len, records)) > policy.bytes:
+        raise TopicFull("bytes", policy.bytes, stream.live_bytes)
 
 
 def _create_and_append(

@@ -10,7 +10,18 @@ from typing import assert_never
 
 from headwater.model import content_types
 from headwater.model.commands import Durability
-from headwater.model.events import Appended, Created, Deleted, SnapshotPublished, StreamEvent, Touched, Trimmed
+from headwater.model.events import (
+    Appended,
+    Configured,
+    Created,
+    Deleted,
+    RecordsDeleted,
+    SnapshotPublished,
+    StreamEvent,
+    Touched,
+    Trimmed,
+)
+from headwater.model.holes import Holes
 from headwater.model.json_mode import JSON
 from headwater.model.producers import Seen
 from headwater.model.row import Snapshot, StreamRow
@@ -71,6 +82,9 @@ class Stream:
         self.cold_position = row.cold_position
         self.lost_position = row.lost_position
         self.lost_at = row.lost_at
+        self.topic = row.topic
+        self.holes = Holes(row.holes)
+        self.evict_floor = row.evict_floor
         self.timeline = Timeline(row.tail, row.count)
         self.touch(row.touched_ms)
 
@@ -105,6 +119,9 @@ class Stream:
             cold_position=self.cold_position,
             lost_position=self.lost_position,
             lost_at=self.lost_at,
+            topic=self.topic,
+            holes=self.holes.packed(),
+            evict_floor=self.evict_floor,
         )
 
     def touch(self, at_ms: int) -> None:
@@ -114,6 +131,20 @@ class Stream:
             self.deadline_ms = at_ms + self.ttl_ms
         elif self.expires_ms is not None:
             self.deadline_ms = self.expires_ms
+
+    @property
+    def earliest_seq(self) -> int:
+        """Number, counted from 1, of the first record that is there; of the next one when none is."""
+        return self.first_seq + 1
+
+    @property
+    def live_count(self) -> int:
+        """Records that are there."""
+        return self.count - self.first_seq - self.holes.count
+
+    @property
+    def live_bytes(self) -> int:
+        return self.tail - self.earliest - self.holes.bytes
 
     @property
     def etag(self) -> str:
@@ -150,6 +181,9 @@ def born(event: Created, position: int, source: Stream | None = None) -> StreamR
         forked=forked,
         cold_end=0 if forked is None else forked.at,
         snapshot=None if source is None or forked is None else _shared_snapshot(source, forked.at),
+        topic=event.topic,
+        holes=b"" if source is None or forked is None else source.holes.up_to(forked.seq, forked.at).packed(),
+        evict_floor=1 if source is None else source.evict_floor,
     )
 
 
@@ -172,7 +206,7 @@ def evolve(stream: Stream, event: StreamEvent, position: int) -> None:
     if isinstance(event, Appended):
         records = event.records
         if records:
-            stream.timeline.extend(records, event.start, event.ms, event.n, position)
+            stream.timeline.extend(records, event.start, event.ms, event.n, position, event.labels)
             stream.tail = event.end
             stream.count += len(records)
             stream.last_ms = event.ms
@@ -204,7 +238,14 @@ def evolve(stream: Stream, event: StreamEvent, position: int) -> None:
     elif isinstance(event, Touched):
         stream.touch(event.at_ms)
     elif isinstance(event, Trimmed):
+        if event.evicted:
+            stream.evict_floor = event.first_seq + 1
         _forget_before(stream, event.earliest, event.first_seq, event.position, position)
+    elif isinstance(event, RecordsDeleted):
+        stream.holes.add(event.runs)
+        _forget_before(stream, stream.earliest, stream.first_seq, 0, position)
+    elif isinstance(event, Configured):
+        stream.retention, stream.topic = event.retention, event.topic
     elif isinstance(event, SnapshotPublished):
         stream.snapshot = Snapshot(event.offset, event.content_type, event.blob, event.size)
         _forget_before(stream, event.offset, event.first_seq, event.position, position)
@@ -217,8 +258,7 @@ def evolve(stream: Stream, event: StreamEvent, position: int) -> None:
 
 def _forget_before(stream: Stream, offset: int, seq: int, lost: int, position: int) -> None:
     """Moves the earliest offset. Records that forks share stay; so does a snapshot, its author's only copy."""
-    stream.earliest = offset
-    stream.first_seq = seq
+    stream.first_seq, stream.earliest = seq, offset = stream.holes.cut(seq, offset)
     if lost > stream.lost_position:
         stream.lost_position, stream.lost_at = lost, position
     timeline = stream.timeline

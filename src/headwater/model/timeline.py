@@ -13,6 +13,9 @@ from array import array
 from bisect import bisect_left, bisect_right
 from itertools import accumulate
 
+from headwater.model.labels import Labels
+from headwater.model.labels import held_bytes as labels_bytes
+
 RECORD_BYTES = 96
 """What a held record takes beside its payload: 32 bytes of columns, 8 of list, 33 of a bytes object, and what arrays
 and allocator round up. Measured as growth of the resident size with a million records in 20 timelines, a thousand at a
@@ -20,7 +23,7 @@ time (CPython 3.11, glibc): 92 to 104 bytes each for payloads of 2 to 4,000 byte
 
 
 class Timeline:
-    __slots__ = ("ends", "ms", "n", "payloads", "positions", "seq", "start")
+    __slots__ = ("_labels_bytes", "ends", "labels", "ms", "n", "payloads", "positions", "seq", "start")
 
     def __init__(self, start: int, seq: int = 0) -> None:
         self.start = start
@@ -34,9 +37,22 @@ class Timeline:
         self.n = array("Q")
         self.positions = array("Q")
         """Log position after the event that brought each record."""
+        self.labels: list[Labels | None] | None = None
+        """As many as records, or None while no record came that has any."""
+        self._labels_bytes = 0
 
-    def extend(self, records: list[bytes], start: int, ms: int, n: int, position: int) -> int:
+    def extend(
+        self,
+        records: list[bytes],
+        start: int,
+        ms: int,
+        n: int,
+        position: int,
+        labels: list[Labels | None] | None = None,
+    ) -> int:
         """Adds records that begin at `start`; returns the offset after them."""
+        if labels is not None or self.labels is not None:
+            self._label(len(records), labels)
         if len(records) == 1:
             payload = records[0]
             end = start + len(payload)
@@ -56,6 +72,15 @@ class Timeline:
         self.n.fromlist(list(range(n, n + count)))
         self.positions += array("Q", (position,)) * count
         return ends[-1] if ends else start
+
+    def _label(self, count: int, labels: list[Labels | None] | None) -> None:
+        if self.labels is None:
+            self.labels = [None] * len(self.payloads)
+        if labels is None:
+            self.labels += [None] * count
+        else:
+            self.labels += labels
+            self._labels_bytes += labels_bytes(labels)
 
     def index_at(self, offset: int) -> int | None:
         """Index of the record that begins at `offset` (the length when it is the end); None between boundaries."""
@@ -82,7 +107,7 @@ class Timeline:
     def held_bytes(self) -> int:
         """Memory that the records take."""
         payloads = self.payloads
-        return self.ends[-1] - self.start + RECORD_BYTES * len(payloads) if payloads else 0
+        return self.ends[-1] - self.start + RECORD_BYTES * len(payloads) + self._labels_bytes if payloads else 0
 
     def drop_before(self, index: int) -> int:
         """Forgets the first `index` records; returns how much of `held_bytes` that freed. Linear in what is held."""
@@ -90,6 +115,11 @@ class Timeline:
             return 0
         start = self.ends[index - 1]
         freed = start - self.start + RECORD_BYTES * index
+        if self.labels is not None:
+            gone = labels_bytes(self.labels[:index])
+            freed += gone
+            self._labels_bytes -= gone
+            del self.labels[:index]
         self.start = start
         self.seq += index
         del self.payloads[:index], self.ends[:index], self.ms[:index], self.n[:index], self.positions[:index]

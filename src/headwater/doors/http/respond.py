@@ -82,7 +82,7 @@ class Responder:
     """Builds responses that share one origin setting and a Date that is renewed once a second."""
 
     def __init__(self, cors_origin: str, keeps_nothing: bool) -> None:
-        self.durability_names = ("memory",) * 3 if keeps_nothing else ("fsync", "disk", "memory")
+        self.durability_names = ("memory",) * 4 if keeps_nothing else ("fsync", "disk", "memory", "ephemeral")
         """What an acknowledgement has reached, by durability class."""
         exposed = "*" if cors_origin == "*" else EXPOSED
         self._fixed = (
