@@ -298,7 +298,7 @@ class WebSocket:
     def _watch_message(self, now_s: float) -> None:
         """A message that has begun goes on at the rate of a request's body: it holds memory that others need."""
         since_s = now_s - self._window_start_s
-        if not self._arriving_bytes:
+        if not self._arriving_bytes or not self._window_start_s:
             self._window_start_s, self._window_start_bytes = now_s, self._arrived_bytes
         elif since_s >= self._shared.message_timeout_s:
             if self._arrived_bytes - self._window_start_bytes < BODY_RATE_BYTES_PER_S * since_s:
