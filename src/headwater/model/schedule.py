@@ -28,7 +28,7 @@ before it are served: at least 8 of any 16 services, so 2 services for each of t
 Costs, with n topics in the ready set: `mark` is O(1) for a topic that is new, because it is the youngest, and for one
 that is ready with this priority; O(log n) when it changes the priority. `take` is O(log n). A topic changes its band by
 age at most 4 times, each O(log n), and is found without looking at those that stay. Memory is O(n): entries of topics
-that have left are removed before they outnumber the others.
+that have left are removed before they outnumber the others by much.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class _Item(Generic[Id]):
 
 
 class _Queue(Generic[Id]):
-    """Topics by the moment at which they were enqueued. The entry of one that leaves stays until it is met or cleared."""
+    """Topics by the moment at which they were enqueued. Who leaves keeps an entry until it is met or cleared."""
 
     __slots__ = ("_heap", "count")
 
