@@ -99,6 +99,15 @@ def test_latency_is_smoothed_by_time_and_not_by_the_number_of_samples() -> None:
     assert 0 < often.pressure < 0.1
 
 
+def test_a_very_long_wait_is_forgotten_as_fast_as_one_of_5_ms() -> None:
+    short, long = Governor(), Governor()
+    now_ms = sampled(short, (0, 5.0, 0.0), 20)
+    sampled(long, (0, 60_000.0, 0.0), 20)
+    for governor in (short, long):
+        sampled(governor, CALM, 5, now_ms)
+    assert long.pressure == short.pressure < 0.1
+
+
 @pytest.mark.parametrize(("pressure", "window_ms"), [(0.0, 0), (0.2, 0), (0.6, 10), (1.0, 20)])
 def test_above_0_2_the_coalescing_window_grows_to_20_ms(pressure: float, window_ms: float) -> None:
     assert under(pressure).coalesce_ms == pytest.approx(window_ms)

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headwater.model.schedule import AGE_MS_MAX, STEP_MS, TOP, WEIGHTS, Schedule, Taken, band_of, effective
@@ -220,6 +220,20 @@ def test_no_topic_waits_more_than_10_s_before_the_top_band(priority: int, start_
     assert band_now(schedule, "a", start_ms + AGE_MS_MAX) == TOP
 
 
+@settings(max_examples=50)
+@given(st.integers(-250, 749), st.floats(0, 100_000))
+@example(-46, 940.0000000000001)  # the crossing is rounded to the step at 1,400 ms, and the age there to just below it
+def test_a_topic_is_never_more_than_two_steps_late_in_its_band(priority: int, start_ms: float) -> None:
+    schedule = Schedule[str]()
+    schedule.mark("a", priority, start_ms)
+    for other in range(-1_000, 700, 100):
+        schedule.mark(f"{other}", other, start_ms)
+    # The last step before 10 s may be the top band's already.
+    for age_ms in range(0, AGE_MS_MAX - STEP_MS, 10):
+        band = band_now(schedule, "a", start_ms + age_ms)
+        assert band_of(priority + (age_ms - 2 * STEP_MS) / 10) <= band <= band_of(priority + (age_ms + 1) / 10)
+
+
 def test_a_long_pause_is_one_move_whatever_bands_it_crosses() -> None:
     schedule = Schedule[str]()
     schedule.mark("a", -1_000, 0)
@@ -228,7 +242,7 @@ def test_a_long_pause_is_one_move_whatever_bands_it_crosses() -> None:
     assert take_all(schedule, 3_600_000) == ["a", "b", "c"]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     lows=st.lists(st.tuples(st.integers(-1_000, 1_000), st.integers(0, 3_000)), min_size=1, max_size=12),
     highs_count=st.integers(1, 200),
@@ -274,7 +288,7 @@ def test_a_topic_that_reaches_the_top_band_as_the_oldest_is_served_within_one_ro
     schedule.deferring = True
     now_ms, order = 0, list[str]()
     while "low" not in order:
-        for index in range(100):
+        for index in range(10):
             schedule.mark(f"high{index}", 1_000, now_ms)
             schedule.mark(f"middle{index}", 300, now_ms)
         order.append(str(take(schedule, now_ms)))
@@ -426,7 +440,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(steps)
 def test_the_schedule_serves_like_a_slow_model(history: list[tuple]) -> None:  # type: ignore[type-arg]
     schedule, slow, now_ms = Schedule[str](), SlowSchedule(), 0

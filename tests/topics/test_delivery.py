@@ -380,6 +380,22 @@ def test_deferred_topics_alone_do_not_keep_themselves_deferred() -> None:
     assert world.loop.idle
 
 
+def test_the_time_for_which_topics_were_deferred_does_not_raise_the_pressure() -> None:
+    world = World(STEP_S)
+    world.saturate()
+    for index in range(4_000):
+        world.mark(f"low{index}", -500)
+    world.loop.run_for(2)
+    world.relax()
+    while world.delivery.figures().deferred_count:
+        world.loop.turn()
+        world.loop.run_for(0.001)
+    assert world.delivery.figures().depth > 3_000
+    world.loop.run_for(1)
+    assert world.delivery.figures().depth > 1_000
+    assert world.delivery.pressure < 0.55
+
+
 # --- figures ------------------------------------------------------------------------------------------------
 
 
@@ -405,7 +421,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(steps, st.sampled_from([0.0, 0.0003, 0.004]))
 def test_every_mark_is_followed_by_a_delivery_and_then_nothing_is_left(
     history: list[tuple[str, int, bool, int]], cost_s: float

@@ -5,7 +5,7 @@ Owns that judgement. Never measures, waits or refuses anything: whoever serves t
 
 Pressure is the weighted sum of three signals, each from 0 to 1:
 
-    1/2   latency   how long topics wait for their turn, smoothed, as a part of the ceiling of 5 ms
+    1/2   latency   how long topics wait for their turn, as a part of the ceiling of 5 ms, smoothed over 300 ms
     1/4   depth     the part of the ready topics that no worker can serve at once
     1/4   busy      the part of the time in which topics waited or were served
 
@@ -31,7 +31,7 @@ SAMPLE_MS = 100
 LATENCY_MS_MAX = 5.0
 LATENCY_PART, DEPTH_PART, BUSY_PART = 0.5, 0.25, 0.25
 _SMOOTHED_MS = 300.0
-"""After this time an old latency counts for a third (1/e)."""
+"""After this time an old latency counts for about a third (1/e)."""
 
 COALESCE_ABOVE = 0.2
 COALESCE_MS_MAX = 20.0
@@ -51,7 +51,7 @@ class Governor:
         self.pressure = 0.0
         self.deferring = False
         """Low priorities are deferred. Changes with a sample only."""
-        self._latency_ms = 0.0
+        self._late = 0.0
         self._sampled_ms: float | None = None
         self._high_since_ms: float | None = None
 
@@ -60,15 +60,16 @@ class Governor:
         elapsed_ms = SAMPLE_MS if self._sampled_ms is None else max(now_ms - self._sampled_ms, 0.0)
         self._sampled_ms = now_ms
         old = exp(-elapsed_ms / _SMOOTHED_MS)
-        self._latency_ms = old * self._latency_ms + (1 - old) * max(latency_ms, 0.0)
-        late = min(self._latency_ms / LATENCY_MS_MAX, 1.0)
+        # More than the ceiling counts as the ceiling: otherwise a second of waiting would be remembered for seconds.
+        late = min(max(latency_ms, 0.0) / LATENCY_MS_MAX, 1.0)
+        self._late = old * self._late + (1 - old) * late
         waiting = 1 - self._workers / depth if depth > self._workers else 0.0
-        self.pressure = LATENCY_PART * late + DEPTH_PART * waiting + BUSY_PART * min(max(busy, 0.0), 1.0)
+        self.pressure = LATENCY_PART * self._late + DEPTH_PART * waiting + BUSY_PART * min(max(busy, 0.0), 1.0)
         self._judge(now_ms)
 
     def rest(self) -> None:
         """There was nothing to do for a whole interval: nothing of before counts any more."""
-        self.pressure = self._latency_ms = 0.0
+        self.pressure = self._late = 0.0
         self.deferring = False
         self._sampled_ms = self._high_since_ms = None
 
