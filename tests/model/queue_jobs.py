@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from headwater.model.queue_events import Lease
+from headwater.model.queue_events import Lease, Released
 from headwater.model.queue_state import Bounds, QueueState
-from headwater.model.queues import NotInMemory, Pass, Wish, claim
+from headwater.model.queues import Nack, NotInMemory, Pass, Wish, ack, claim, nack
 
 
 @dataclass(frozen=True)
@@ -78,3 +78,21 @@ class Queue:
 
 def seqs(leases: Iterable[Lease]) -> list[int]:
     return [lease.seq for lease in leases]
+
+
+def acked(queue: Queue, *leases: Lease) -> list[tuple[int, str]]:
+    """Acks as a caller does: the records go first. Returns what failed."""
+    verdict = ack(queue.state, [(lease.seq, lease.lease_id) for lease in leases], queue.jobs)
+    if verdict.event is not None:
+        queue.jobs.delete(verdict.event.seqs)
+        queue.state.apply(verdict.event)
+    return verdict.failed
+
+
+def nacked(
+    queue: Queue, lease: Lease, now_ms: int = 0, delay_ms: int | None = None, reason: str = "no"
+) -> Released | None:
+    verdict = nack(queue.state, [Nack(lease.seq, lease.lease_id, delay_ms, reason)], queue.jobs, now_ms)
+    if verdict.event is not None:
+        queue.state.apply(verdict.event)
+    return verdict.event
