@@ -95,7 +95,7 @@ class QueueRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_events = msgspec.msgpack.Decoder(QueueEvent)
+_events: msgspec.msgpack.Decoder[QueueEvent] = msgspec.msgpack.Decoder(QueueEvent)
 _rows = msgspec.msgpack.Decoder(QueueRow)
 
 

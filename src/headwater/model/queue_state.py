@@ -13,8 +13,8 @@ a job: a replay needs events alone. The same events in the same order give the s
 
 A job has one place: fresh (at or after the cursor), leased, reclaim, delayed or dying.
 
-Costs: about 200 bytes for a leased job and for a delayed one, 40 for one in reclaim, nothing for a fresh one. Each
-change of a job's place costs O(log n) or less.
+Costs (measured with 100,000 jobs): 340 bytes for a leased job and for one that was nacked with a delay, 190 for a
+scheduled one, 250 for one in reclaim, nothing for a fresh one. Each change of a job's place costs O(log n) or less.
 """
 
 from __future__ import annotations
