@@ -11,6 +11,7 @@ import gc
 import json
 import socket
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import msgspec
@@ -129,7 +130,7 @@ class Load:
         self.over.set()
 
 
-class Worker(asyncio.Protocol):
+class Worker(asyncio.Protocol, ABC):
     """One connection with one request, or one pipeline of commands, in flight."""
 
     def __init__(self, load: Load) -> None:
@@ -139,12 +140,13 @@ class Worker(asyncio.Protocol):
         """Jobs that wait for their acknowledgement; none: a claim is under way."""
 
     @staticmethod
+    @abstractmethod
     def fill(load: Load) -> None:
         """Makes the queue and puts all jobs of the run into it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def claim(self) -> None:
-        raise NotImplementedError
+        """Sends the next claim."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         self.transport = transport

@@ -12,17 +12,15 @@ from bench.peers import Server
 from bench.queue_load import topic_request
 from bench.report import Result, show
 from bench.rounds import Settings, median, tell
-from bench.wire import Exchange
+from bench.wire import Exchange, request
 
 RECORDS, RECORDS_QUICK = 10_000_000, 100_000
 BATCH_RECORDS = 10_000
 SET_RECORDS = 1_000
 DELETES = 5
-HOT, SETTLED, RESTARTED = "hot", "settled", "restarted"
+STATES = HOT, SETTLED, RESTARTED = "hot", "settled", "restarted"
 TOPIC, WARM_TOPIC = "bench-orders", "bench-warm"
 WARM_RECORDS = 20_000
-# Without labels the memory of a record does not depend on how many there are.
-PLAIN_RECORDS_MAX = 1_000_000
 AIM_DELETE_MS = 10.0
 FLUSH_S_MAX = 1_800.0
 # Nothing settles before it is told to, and everything fits.
@@ -31,7 +29,7 @@ FLAGS = ("--flush-bytes", "1TiB", "--flush-interval-ms", "86400000", "--hot-byte
 
 def run_tagged(settings: Settings, records: int | None = None) -> list[Result]:
     count = records or (RECORDS_QUICK if settings.quick else RECORDS)
-    plain = fill_and_settle(min(count, PLAIN_RECORDS_MAX), tagged=False)
+    plain = fill_and_settle(count, tagged=False)
     tell(f"without labels: {plain}")
     tagged = fill_and_settle(count, tagged=True)
     tell(f"tagged: {tagged}")
@@ -45,33 +43,45 @@ def fill_and_settle(count: int, tagged: bool) -> dict:
     """
     with lake.standing(FLAGS) as start:
         server = start()
-        # What a node takes for its first writes and its first flush, it takes only once.
-        _fill(server, WARM_TOPIC, WARM_RECORDS, tagged, [])
+        _fill(server, f"{WARM_TOPIC}-0", WARM_RECORDS, tagged, [])
         lake.flush(server, FLUSH_S_MAX)
-        before = proc.rss_bytes(server.pid)
-        sets = [f"{state}-{number}" for state in (HOT, SETTLED, RESTARTED) for number in range(DELETES)]
+        # Beside a node that finds as good as nothing, and beside one that has taken what its first writes and its
+        # first flush need, which is there only once.
+        server = start()
+        empty = rss_bytes(server, f"{WARM_TOPIC}-0")
+        _fill(server, f"{WARM_TOPIC}-1", WARM_RECORDS, tagged, [])
+        lake.flush(server, FLUSH_S_MAX)
+        warm = rss_bytes(server, f"{WARM_TOPIC}-1")
+        sets = [f"{state}-{number}" for state in STATES for number in range(DELETES)]
         filled = _fill(server, TOPIC, count, tagged, sets if tagged else [])
-        rss, deletes_ms = {"before": before, HOT: proc.rss_bytes(server.pid)}, {}
-        if tagged:
-            deletes_ms[HOT] = delete_ms(server, HOT)
+        rss = {"empty": empty, "warm": warm, HOT: rss_bytes(server, TOPIC)}
+        deletes_ms = {HOT: delete_ms(server, HOT)} if tagged else {}
         began_s = time.perf_counter()
         lake.flush(server, FLUSH_S_MAX)
         settled_s = time.perf_counter() - began_s
-        rss[SETTLED] = proc.rss_bytes(server.pid)
-        if tagged:
-            deletes_ms[SETTLED] = delete_ms(server, SETTLED)
+        rss[SETTLED] = rss_bytes(server, TOPIC)
+        deletes_ms |= {SETTLED: delete_ms(server, SETTLED)} if tagged else {}
         server = start()
-        rss[RESTARTED] = proc.rss_bytes(server.pid)
-        if tagged:
-            deletes_ms[RESTARTED] = delete_ms(server, RESTARTED)
+        rss[RESTARTED] = rss_bytes(server, TOPIC)
+        deletes_ms |= {RESTARTED: delete_ms(server, RESTARTED)} if tagged else {}
+    before = {HOT: warm, SETTLED: warm, RESTARTED: empty}
     return {
         "records": count,
         **filled,
         "settle_s": round(settled_s, 1),
         "rss_bytes": rss,
-        "bytes_per_record": {state: round((rss[state] - before) / count, 1) for state in (HOT, SETTLED, RESTARTED)},
+        "bytes_per_record": {state: round((rss[state] - before[state]) / count, 1) for state in STATES},
         "deletes_ms": deletes_ms,
     }
+
+
+def rss_bytes(server: Server, topic: str) -> int:
+    """The node's memory when it has the topic's state at hand."""
+    with Exchange(server.port) as exchange:
+        answer = exchange.send(request("GET", f"/v0/topics/{topic}", server.port))
+    if answer.status != 200:
+        raise generator.Failed(f"the topic's state answered {answer.status} {answer.body[:300]!r}")
+    return proc.rss_bytes(server.pid)
 
 
 def _fill(server: Server, topic: str, count: int, tagged: bool, sets: list[str]) -> dict:
@@ -102,7 +112,7 @@ def figures_of(plain: dict, tagged: dict) -> list[Result]:
         note = f"first {show(spent_ms[0])} max {show(max(spent_ms))} records {tagged['records']}"
         value = median([{"ms": one} for one in spent_ms], "ms")
         figures.append(Result("B14", f"delete_ms_{state}", value, AIM_DELETE_MS, True, note, {"spent_ms": spent_ms}))
-    for state in (HOT, SETTLED, RESTARTED):
+    for state in STATES:
         alone, labelled = plain["bytes_per_record"][state], tagged["bytes_per_record"][state]
         note = f"payload {plain['payload_bytes_per_record']} mb_per_million_tags {show(labelled - alone)}"
         note += f" tag_bytes {tagged['tag_bytes']}"

@@ -74,7 +74,7 @@ def _figures(found: dict[str, list[dict]], durability: str) -> list[Result]:
             note = f"bare_sync {show(disk)} {note}".rstrip()
         name = f"delivery_{durability}_{quantile}"
         details = {"rounds": rounds, "sync": found["sync"]} if quantile == "p50_ms" else {}
-        figures.append(Result("B14", name, median(rounds, quantile), aim, True, f"{note}{busy}", details))
+        figures.append(Result("B14", name, median(rounds, quantile), aim, True, f"{note}{busy}".strip(), details))
     return figures
 
 
@@ -88,8 +88,7 @@ def main() -> int:
     given = parser.parse_args()
     if unknown := set(given.parts) - {DELIVERY, PAIRS, TAGS}:
         parser.error(f"no part named {', '.join(sorted(unknown))}")
-    fewest = len((tagged_records.HOT, tagged_records.SETTLED, tagged_records.RESTARTED)) * tagged_records.DELETES
-    fewest *= tagged_records.SET_RECORDS * 2
+    fewest = 2 * len(tagged_records.STATES) * tagged_records.DELETES * tagged_records.SET_RECORDS
     if given.records is not None and given.records < fewest:
         parser.error(f"--records: at least {fewest}, or most of them are deleted")
     proc.raise_descriptor_limit()
