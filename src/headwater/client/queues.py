@@ -227,8 +227,8 @@ class Queue:
 
         The function has the job as its only argument. It runs `concurrency` times at once, in threads, or on the loop
         when it is a coroutine function (its job is then an AsyncJob). When it returns, the job is acked; an exception
-        is logged and gives the job back with the queue's backoff; `Retry` and `Reject` say more. While it runs, the lease
-        is extended. `max_jobs`: end after so many.
+        is logged and gives the job back with the queue's backoff; `Retry` and `Reject` say more. While it runs, the
+        lease is extended. `max_jobs`: end after so many.
 
             @q.worker(concurrency=4, lease=30)
             def send(job):

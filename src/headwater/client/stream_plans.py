@@ -14,8 +14,8 @@ import msgspec
 
 from headwater.client.connection import Answer
 from headwater.client.failures import Conflict, NotFound, not_understood
-from headwater.client.plans import Give, Plan, Send, Sent, Stamp, Walk, produced, sent, stream_path, with_query
-from headwater.client.producers import Producer
+from headwater.client.plans import Give, Plan, Send, Sent, Walk, produced, sent, stream_path, with_query
+from headwater.client.producers import Producer, Stamp
 from headwater.client.retries import Retries
 from headwater.client.values import Appended, Chunk, StreamHead
 
@@ -146,7 +146,7 @@ class StreamPlans:
             done.answer.closed,
             headers.get("stream-durability", ""),
             int(ttl) if ttl.isascii() and ttl.isdecimal() else None,
-            headers.get("stream-expires-at"),
+            _moment(headers.get("stream-expires-at")),
             headers.get("etag", ""),
         )
 
@@ -228,7 +228,14 @@ def _message(item: object) -> bytes:
 
 
 def _rfc3339(moment: datetime) -> str:
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _moment(text: str | None) -> datetime | None:
+    try:
+        return None if text is None else datetime.fromisoformat(text)
+    except ValueError:
+        raise not_understood(f"{text} is no moment") from None
 
 
 def _present(headers: dict[str, str | int | None]) -> dict[str, str]:

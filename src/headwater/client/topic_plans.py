@@ -18,7 +18,6 @@ from headwater.client.plans import (
     Give,
     Plan,
     Send,
-    Stamp,
     Walk,
     json_request,
     present,
@@ -28,7 +27,7 @@ from headwater.client.plans import (
     understood,
     with_query,
 )
-from headwater.client.producers import Producer
+from headwater.client.producers import Producer, Stamp
 from headwater.client.retries import Retries
 from headwater.client.values import (
     Deleted,

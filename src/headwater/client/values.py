@@ -31,7 +31,7 @@ class StreamHead:
     closed: bool
     durability: str
     ttl_s: int | None
-    expires_at: str | None
+    expires_at: datetime | None
     etag: str
 
 
