@@ -2,11 +2,16 @@
 
 Sends a request and reads its complete answer, with httptools as the parser. Never sends a request twice: a failure
 says whether the server can have seen it. One request at a time; whatever goes wrong, cancelling included, ends it.
+
+It is an asyncio.Protocol of its own and not a StreamReader, because an answer that a server gave before it ended the
+connection under a body that is still being sent (413) has to be read, and a StreamReader drops it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import ssl
 from collections.abc import Mapping
 
@@ -23,70 +28,80 @@ from headwater.client.connection import (
     NoTls,
 )
 
-READ_BYTES = 256 * 1024
-SENT_AT_ONCE_BYTES = 64 * 1024
-"""A longer body is sent while the answer is already awaited: a server may refuse it before it has all."""
+PIECE_BYTES = 256 * 1024
 
 
-class AsyncConnection:
+class AsyncConnection(asyncio.Protocol):
     """Connects with its first request."""
 
     def __init__(self, server: Address) -> None:
         self._server = server
         host = f"[{server.host}]" if ":" in server.host else server.host
         self._authority = f"{host}:{server.port}"
-        self._reader: asyncio.StreamReader | None = None
-        self._writer: asyncio.StreamWriter | None = None
+        self._transport: asyncio.Transport | None = None
+        self._parsed: _Parsed | None = None
+        """The answer that is awaited, while one is."""
+        self._answered: asyncio.Future[None] | None = None
+        self._timeout: asyncio.Timeout | None = None
+        self._timeout_s = 0.0
+        self._writable = asyncio.Event()
+        self._ended = asyncio.Event()
 
     @property
     def usable(self) -> bool:
         """Whether another request can be sent: the server has not ended it, and no answer is left half read."""
-        reader, writer = self._reader, self._writer
-        return reader is not None and writer is not None and not reader.at_eof() and not writer.is_closing()
+        return self._transport is not None and not self._transport.is_closing() and self._parsed is None
 
     def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
+        if self._transport is not None:
+            self._transport.close()
 
     async def ended(self) -> None:
         """Returns when a connection that was closed is gone."""
-        if self._writer is not None:
-            try:
-                await self._writer.wait_closed()
-            except OSError:
-                pass
+        if self._transport is not None:
+            await self._ended.wait()
 
     async def request(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes | None, timeout_s: float
     ) -> Answer:
-        """The answer, whatever its status. Raises Failed. `timeout_s` is that of connecting and of every read."""
+        """The answer, whatever its status. Raises Failed.
+
+        `timeout_s` is that of connecting, and how long nothing may move in either direction.
+        """
         head = self._head(method, path, headers, body)
-        reader, writer = await self._connected(timeout_s)
-        done = False
+        if self._transport is None:
+            await self._connect(timeout_s)
+        transport = self._transport
+        if transport is None:
+            raise NotConnected("the connection ended as it came about")
+        self._parsed = parsed = _Parsed(method == "HEAD")
+        self._answered = answered = asyncio.get_running_loop().create_future()
+        self._timeout_s = timeout_s
         try:
-            if len(body or b"") <= SENT_AT_ONCE_BYTES:
-                writer.write(head + (body or b""))
-                answer = await self._answer(reader, method, timeout_s)
-            else:
-                answer = await self._while_sending(reader, writer, head, body or b"", method, timeout_s)
-            done = True
-            return answer
+            async with asyncio.timeout(timeout_s) as self._timeout:
+                sent_all = await self._send(transport, head, body or b"", answered)
+                await answered
         except TimeoutError:
             raise Lost(f"no answer within {timeout_s:g} s") from None
-        except OSError as why:
-            raise Lost(type(why).__name__) from why
         finally:
-            if not done:
-                writer.transport.abort()
+            self._timeout = self._answered = None
+            if not parsed.complete:
+                transport.abort()
+        self._parsed = None
+        if not sent_all and parsed.status < 400:
+            transport.abort()
+            raise Lost("an answer came before the request was sent")  # What was not sent is not done.
+        if not parsed.keeps_alive or not sent_all:
+            self.close()
+        return Answer(parsed.status, parsed.headers, b"".join(parsed.body))
 
-    async def _connected(self, timeout_s: float) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        if self._reader is not None and self._writer is not None:
-            return self._reader, self._writer
+    async def _connect(self, timeout_s: float) -> None:
         server = self._server
         context = ssl.create_default_context() if server.secure else None
+        loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(timeout_s):
-                self._reader, self._writer = await asyncio.open_connection(server.host, server.port, ssl=context)
+                await loop.create_connection(lambda: self, server.host, server.port, ssl=context)
         except ConnectionRefusedError as why:
             raise NobodyListens(why.strerror or "connection refused") from why
         except ssl.SSLError as why:
@@ -95,62 +110,92 @@ class AsyncConnection:
             raise NotConnected("timed out") from why
         except (OSError, UnicodeError) as why:
             raise NotConnected(getattr(why, "strerror", None) or str(why)) from why
-        return self._reader, self._writer
 
-    async def _while_sending(
-        self,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        head: bytes,
-        body: bytes,
-        method: str,
-        timeout_s: float,
-    ) -> Answer:
-        sending = asyncio.ensure_future(_send(writer, head, body))
-        try:
-            answer = await self._answer(reader, method, timeout_s, sending)
-            if not sending.done() or sending.exception() is not None:
-                if answer.status < 400:
-                    raise Lost("an answer came before the request was sent")  # What was not sent is not done.
-                self.close()
-            return answer
-        finally:
-            sending.cancel()
-            # Its failure is that of the connection, which reading has told of.
-            await asyncio.gather(sending, return_exceptions=True)
-
-    async def _answer(
-        self,
-        reader: asyncio.StreamReader,
-        method: str,
-        timeout_s: float,
-        sending: asyncio.Future[None] | None = None,
-    ) -> Answer:
-        if sending is not None:
-            # The time for the answer begins when the request is out, or when an answer comes before.
-            first = asyncio.ensure_future(reader.read(READ_BYTES))
+    async def _send(
+        self, transport: asyncio.Transport, head: bytes, body: bytes, answered: asyncio.Future[None]
+    ) -> bool:
+        """Whether all was sent: an answer before the end of the body ends the sending."""
+        if len(body) <= PIECE_BYTES:
+            transport.write(head + body)
+            return True
+        transport.write(head)
+        view = memoryview(body)
+        for start in range(0, len(body), PIECE_BYTES):
+            writable = asyncio.ensure_future(self._writable.wait())
             try:
-                await asyncio.wait((first, sending), return_when=asyncio.FIRST_COMPLETED)
-                async with asyncio.timeout(timeout_s):
-                    received = await first
+                await asyncio.wait((writable, answered), return_when=asyncio.FIRST_COMPLETED)
             finally:
-                first.cancel()
-        else:
-            async with asyncio.timeout(timeout_s):
-                received = await reader.read(READ_BYTES)
-        parsed = _Parsed(method == "HEAD")
-        while True:
-            if not received:
-                parsed.at_end()
+                writable.cancel()
+            if answered.done():
+                return False
+            transport.write(view[start : start + PIECE_BYTES])
+            self._moved()
+        return True
+
+    def _moved(self) -> None:
+        """Something was sent or came: the time of the request begins anew."""
+        if self._timeout is not None and not self._timeout.expired():
+            self._timeout.reschedule(asyncio.get_running_loop().time() + self._timeout_s)
+
+    # --- what the event loop calls ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        if not isinstance(transport, asyncio.Transport):
+            raise TypeError(f"not a transport of a stream: {transport!r}")
+        self._transport = transport
+        self._writable.set()
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+        self._moved()
+
+    def data_received(self, data: bytes) -> None:
+        if self._parsed is None or self._parsed.complete:
+            self.close()  # Nothing was asked.
+            return
+        self._moved()
+        try:
+            self._parsed.feed(data)
+        except Lost as why:
+            self._finish(why)
+        if self._parsed.complete:
+            self._finish(None)
+
+    def eof_received(self) -> None:
+        self._end("the connection ended before the answer was complete")
+
+    def connection_lost(self, why: Exception | None) -> None:
+        if why is not None:
+            self._take_the_rest()
+        self._end(type(why).__name__ if why is not None else "the connection ended before the answer was complete")
+        self._ended.set()
+
+    def _take_the_rest(self) -> None:
+        """A write that fails ends a transport, with an answer perhaps unread in the socket: why the write failed."""
+        if self._server.secure or self._transport is None or self._parsed is None or self._parsed.complete:
+            return
+        try:
+            number = os.dup(self._transport.get_extra_info("socket").fileno())
+            with socket.socket(fileno=number) as copy:
+                copy.setblocking(False)
+                while data := copy.recv(PIECE_BYTES):
+                    self.data_received(data)
+        except OSError:
+            pass
+
+    def _end(self, why: str) -> None:
+        if self._parsed is not None and not self._parsed.complete:
+            self._finish(None if self._parsed.ends_with_the_connection() else Lost(why))
+
+    def _finish(self, why: Lost | None) -> None:
+        if self._answered is not None and not self._answered.done():
+            if why is None:
+                self._answered.set_result(None)
             else:
-                parsed.feed(received)
-            if parsed.complete:
-                break
-            async with asyncio.timeout(timeout_s):
-                received = await reader.read(READ_BYTES)
-        if not parsed.keeps_alive:
-            self.close()
-        return Answer(parsed.status, parsed.headers, b"".join(parsed.body))
+                self._answered.set_exception(why)
 
     def _head(self, method: str, path: str, headers: Mapping[str, str], body: bytes | None) -> bytes:
         """Raises CannotBeSent."""
@@ -161,14 +206,6 @@ class AsyncConnection:
         if not all(line.isprintable() for line in lines) or " " in path:
             raise CannotBeSent("a path or header has a control character")
         return "\r\n".join([*lines, "", ""]).encode("utf-8", "surrogateescape")
-
-
-async def _send(writer: asyncio.StreamWriter, head: bytes, body: bytes) -> None:
-    writer.write(head)
-    view = memoryview(body)
-    for start in range(0, len(body), READ_BYTES):
-        writer.write(view[start : start + READ_BYTES])
-        await writer.drain()
 
 
 class _Parsed:
@@ -193,12 +230,12 @@ class _Parsed:
                 raise kind(f"the answer is not HTTP: {why}") from None
             self.keeps_alive = False  # Something follows an answer, and nothing was asked.
 
-    def at_end(self) -> None:
-        """The server ended the connection. Raises Lost unless that is how the answer ends."""
+    def ends_with_the_connection(self) -> bool:
+        """Whether the answer is complete when the server ends the connection, because nothing tells its length."""
         framed = "content-length" in self.headers or "transfer-encoding" in self.headers
-        if not self._head_complete or framed:
-            raise Lost("the connection ended before the answer was complete")
-        self.complete, self.keeps_alive = True, False
+        self.complete = self._head_complete and not framed
+        self.keeps_alive = False
+        return self.complete
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self.headers[name.decode("latin-1").lower()] = value.decode("utf-8", "surrogateescape")
