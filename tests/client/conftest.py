@@ -1,12 +1,11 @@
 """Servers that the client's tests run against, for all tests of a file.
 
-Topics and queues are those of a fake of the contract, or of a real node: TEST_TOPICS=node pytest tests/client
+Owns what each test connects to; which server has the topics is told in `topics_server`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -16,8 +15,8 @@ import pytest
 
 from headwater.client import AsyncHeadwater, Headwater, Retries
 from tests.client.awaited import Awaited
-from tests.client.fake_topics import fake_topics
 from tests.client.faulty_proxy import Proxy, faulty_proxy
+from tests.client.topics_server import topics_server
 from tests.support.node import Node
 
 IMPATIENT = Retries(total_s=30.0, pause_s_first=0.001, pause_s_max=0.01)
@@ -33,12 +32,8 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 
 @pytest.fixture(scope="module")
 def topics_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    if os.environ.get("TEST_TOPICS") == "node":
-        with Node.started(tmp_path_factory.mktemp("topics"), memory=True) as started:
-            yield started.url
-    else:
-        with fake_topics() as url:
-            yield url
+    with topics_server(tmp_path_factory.mktemp("topics")) as url:
+        yield url
 
 
 @pytest.fixture(params=["sync", "async"])
