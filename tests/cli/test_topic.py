@@ -72,10 +72,10 @@ def test_text_topics_take_text_and_files(typed: Typed, name: str, tmp_path: Path
 
 
 def test_show_and_update_tell_and_change_the_configuration(typed: Typed, name: str) -> None:
-    typed("create", name, "--cap-records", "5", "--queue", "--lease", "10", "--max-deliveries", "3")
+    typed("create", name, "--cap-records", "5", "--queue", "--lease", "10", "--dead-letter", f"{name}-dead")
     info = json.loads(typed("show", name, "--json").stdout)
     assert info["config"]["cap_records"] == 5
-    assert (info["config"]["queue"]["lease_ms"], info["config"]["queue"]["max_deliveries"]) == (10_000, 3)
+    assert (info["config"]["queue"]["lease_ms"], info["config"]["queue"]["dead_letter"]) == (10_000, f"{name}-dead")
     typed("update", name, "--cap-records", "6", "--ttl", "60")
     shown = typed("show", name).stdout
     assert "cap records\t6\n" in shown and "ttl ms\t60000\n" in shown and "queue lease ms\t10000\n" in shown

@@ -20,6 +20,10 @@ def test_the_client_loads_no_part_of_a_server() -> None:
     assert {name for name in ours if not name.startswith("headwater.client")} == {"headwater"}
 
 
+def test_the_command_line_loads_the_client_only_for_a_command_that_needs_it() -> None:
+    assert loaded("import headwater.cli.main").isdisjoint({"headwater.client.clients", "headwater.client.worker"})
+
+
 def test_a_connection_alone_loads_nothing_that_an_executor_may_lack() -> None:
     names = loaded("import headwater.client.connection, headwater.client.backoff")
     assert names.isdisjoint({"msgspec", "httptools", "uvloop", "asyncio", "headwater.client.clients"})

@@ -121,9 +121,9 @@ def test_a_topic_without_a_queue_says_so(hw: Any, name: str) -> None:
 
 def test_options_of_a_queue_are_changed_by_ensure(hw: Any, name: str) -> None:
     queue = hw.queue(name)
-    assert queue.ensure(max_deliveries=2).created
-    changed = queue.ensure(max_deliveries=3, backoff_ms=5).config.queue
-    assert (changed.max_deliveries, changed.backoff_ms, changed.lease_ms) == (3, 5, 30_000)
+    assert queue.ensure(lease_ms=60_000).created
+    changed = queue.ensure(lease_ms=61_000, backoff_ms=5).config.queue
+    assert (changed.lease_ms, changed.backoff_ms, changed.max_deliveries) == (61_000, 5, 0)
 
 
 # --- over a bad line ------------------------------------------------------------------------------------------

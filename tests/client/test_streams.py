@@ -225,6 +225,23 @@ def test_a_stream_that_was_deleted_and_made_again_takes_appends(hw: Any, name: s
         log.delete()
 
 
+def test_a_stream_made_again_takes_appends_of_a_producer_in_a_later_epoch(
+    connect: Connect, proxy: Proxy, name: str
+) -> None:
+    log = connect(proxy.url, retries=NO_RETRIES).stream(name, content_type="application/json")
+    log.create()
+    proxy.faults.append(LoseAnswer())
+    with pytest.raises(Unavailable):
+        log.append("lost")
+    for message in (1, 2, 3):
+        log.append(message)
+    log.delete()
+    log.create()
+    log.append(4)
+    log.append(5)
+    assert messages(log.read()) == [4, 5]
+
+
 def test_two_handles_of_a_client_share_the_numbers(hw: Any, name: str) -> None:
     hw.stream(name).create()
     for number in range(3):

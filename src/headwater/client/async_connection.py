@@ -14,6 +14,7 @@ import os
 import socket
 import ssl
 from collections.abc import Mapping
+from typing import cast
 
 import httptools
 
@@ -140,9 +141,8 @@ class AsyncConnection(asyncio.Protocol):
     # --- what the event loop calls ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        if not isinstance(transport, asyncio.Transport):
-            raise TypeError(f"not a transport of a stream: {transport!r}")
-        self._transport = transport
+        # uvloop's transports are those of asyncio by their methods only, not by their class.
+        self._transport = cast(asyncio.Transport, transport)
         self._writable.set()
 
     def pause_writing(self) -> None:

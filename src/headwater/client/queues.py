@@ -322,23 +322,26 @@ class AsyncQueue:
 class _WorkerSource:
     """A queue as a worker needs it. Claims and heartbeats are one attempt: the worker's loop tries again itself."""
 
-    def __init__(self, settings: Settings, name: str) -> None:
+    def __init__(self, settings: Settings, name: str, lease: float) -> None:
         topic = TopicPlans(name, None, settings.retries)
         self._patient, self._once = QueuePlans(topic, settings.retries), QueuePlans(topic, NO_RETRIES)
         self._transport, self._in_threads = AsyncTransport(settings), SyncTransport(settings)
+        # A heartbeat that hangs must end before the lease does, so that the next one can be sent.
+        self._heartbeats = AsyncTransport(replace(settings, timeout_s=min(settings.timeout_s, lease / 3)))
 
     async def claim(self, count_max: int, lease: float, node: str, wait_s: float) -> list[AsyncJob]:
         facts = await self._transport.run(self._once.claim(count_max, lease, node, wait_s))
         return [AsyncJob(one, self._patient, self._transport) for one in facts]
 
     async def extend(self, jobs: Sequence[JobFacts], lease: float) -> Extended:
-        return await self._transport.run(self._once.extend(jobs, lease))
+        return await self._heartbeats.run(self._once.extend(jobs, lease))
 
     def in_thread(self, job: JobFacts) -> Job:
         return Job(job, self._patient, self._in_threads)
 
     async def close(self) -> None:
         self._in_threads.close()
+        await self._heartbeats.close()
         await self._transport.close()
 
 
@@ -347,7 +350,7 @@ def _worker_maker(
 ) -> Callable[[Callable[[Any], Any]], Worker]:
     @asynccontextmanager
     async def source() -> AsyncIterator[_WorkerSource]:
-        opened = _WorkerSource(settings, name)
+        opened = _WorkerSource(settings, name, lease)
         try:
             yield opened
         finally:

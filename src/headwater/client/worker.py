@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from datetime import timedelta
+from functools import partial
 from typing import Any, Protocol
 
 from headwater.client.failures import HeadwaterError, LeaseLost, NotFound, Throttled, Unavailable
@@ -253,16 +254,13 @@ class _Run:
                 loop = asyncio.get_running_loop()
                 await loop.run_in_executor(self._threads, self._worker.function, given)
         except Retry as why:
-            delay, reason = why.delay, why.reason
-            settle = lambda: job.nack(delay=delay, reason=_short(reason))  # noqa: E731 - said in one line, used once
+            settle = partial(job.nack, delay=why.delay, reason=_short(why.reason))
         except Reject as why:
             log.warning("job %d is rejected: %s", facts.seq, why.reason)
-            text = _short(f"rejected: {why.reason}")
-            settle = lambda: job.nack(delay=0, reason=text)  # noqa: E731
+            settle = partial(job.nack, delay=0, reason=_short(f"rejected: {why.reason}"))
         except (Exception, asyncio.CancelledError, SystemExit) as why:
             log.exception("job %d failed, delivery %d", facts.seq, facts.deliveries)
-            text = _short(f"{type(why).__name__}: {why}")
-            settle = lambda: job.nack(reason=text)  # noqa: E731
+            settle = partial(job.nack, reason=_short(f"{type(why).__name__}: {why}"))
         finally:
             # Before it is settled: a heartbeat for a job that is done would look like a lost lease.
             self._running.pop(facts.seq, None)
