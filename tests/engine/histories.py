@@ -23,10 +23,12 @@ from headwater.log.wal import Wal
 from headwater.model import forks
 from headwater.model.commands import (
     Append,
+    Configure,
     Create,
     CreateBucket,
     Delete,
     DeleteBucket,
+    DeleteRecords,
     Durability,
     Fork,
     Producer,
@@ -34,7 +36,10 @@ from headwater.model.commands import (
     Retention,
     Trim,
 )
+from headwater.model.holes import Run
+from headwater.model.labels import Labels
 from headwater.model.stream import Limits
+from headwater.model.topics import TopicConfig
 from tests.engine import HandClock, Inbox, group_on
 
 KEYS = ("alpha/a", "beta/b", "beta/c", "gamma/d")
@@ -157,7 +162,9 @@ keys = st.sampled_from(KEYS)
 picks = st.integers(0, 12)
 payload = st.builds(lambda byte, size: bytes([byte]) * size, st.integers(97, 122), st.integers(1, 60))
 payloads = st.lists(payload, max_size=3)
-classes = st.sampled_from([None, None, None, *Durability])
+classes = st.sampled_from([None, None, None, Durability.FSYNC, Durability.DISK, Durability.MEMORY])
+"""An ephemeral stream does not come back: see test_ephemeral.py."""
+labels = st.none() | st.builds(Labels, st.sampled_from([None, "red", "blue"]), st.sampled_from([None, "n"]))
 
 
 @st.composite
@@ -188,15 +195,16 @@ def appends(draw: st.DrawFn) -> Submit:
     ahead = draw(st.sampled_from([0, 0, 0, -1, 1]))
     close = draw(st.sampled_from([False] * 15 + [True]))
     seq_text = draw(st.none() | st.text("ab", min_size=1, max_size=3))
+    labelled = draw(st.none() | st.lists(labels, min_size=len(records), max_size=len(records)))
 
     def build(stream: LoadedStream | None, group: Group) -> Append:
         producer = None
         if name is not None:
             epoch, seq, _ = (0, -1, 0) if stream is None else stream.producers.get(name, (0, -1, 0))
             producer = Producer(name, epoch, max(0, seq + 1 + ahead))
-        return Append(records, None, producer, seq_text, close)
+        return Append(records, None, producer, seq_text, close, labels=labelled)
 
-    return Submit(key, build, f"append {[len(record) for record in records]} {name}{ahead:+} close={close}")
+    return Submit(key, build, f"append {[len(record) for record in records]} {name}{ahead:+} close={close} {labelled}")
 
 
 def lets_go() -> st.SearchStrategy[Submit]:
@@ -209,7 +217,33 @@ def lets_go() -> st.SearchStrategy[Submit]:
 
         return Submit(key, build, f"snapshot {pick}")
 
-    return st.builds(trim, keys, picks) | st.builds(snapshot, keys, picks)
+    def delete(key: str, chosen: list[int]) -> Submit:
+        def build(stream: LoadedStream | None, group: Group) -> DeleteRecords:
+            there = [] if stream is None else [run for span in whole(stream) for run in _runs(span)]
+            return DeleteRecords([run for run in there if run.first % 7 in chosen])
+
+        return Submit(key, build, f"delete records {chosen}")
+
+    def configure(key: str, records: int | None, priority: int) -> Submit:
+        policy = None if records is None else Retention(records=records)
+        return Submit(
+            key, lambda stream, _: Configure(policy, TopicConfig(priority=priority)), f"keep {records}, {priority}"
+        )
+
+    return st.one_of(
+        st.builds(trim, keys, picks),
+        st.builds(snapshot, keys, picks),
+        st.builds(delete, keys, st.lists(st.integers(0, 6), min_size=1, max_size=4)),
+        st.builds(configure, keys, st.sampled_from([None, None, 2, 5]), st.integers(0, 1)),
+    )
+
+
+def _runs(span: forks.Span) -> list[Run]:
+    timeline = span.timeline
+    return [
+        Run(timeline.seq + i, timeline.seq + i + 1, timeline.begin_of(i), timeline.ends[i])
+        for i in range(span.first, span.last)
+    ]
 
 
 deletes = keys.map(lambda key: Submit(key, lambda stream, group: Delete(), "delete"))
@@ -325,7 +359,8 @@ def stream_state(stream: LoadedStream) -> dict[str, Any]:
         "parent": stream.parent and stream.parent.sid,
         "records": [
             (span.timeline.payloads[i], span.timeline.ends[i], span.timeline.ms[i], span.timeline.n[i],
-             span.timeline.positions[i], span.timeline.seq + i)
+             span.timeline.positions[i], span.timeline.seq + i,
+             span.timeline.labels[i] if span.timeline.labels else None)
             for span in whole(stream) for i in range(span.first, span.last)
         ],
     }  # fmt: skip

@@ -17,11 +17,13 @@ from headwater.model.events import (
     BucketCreated,
     BucketDeleted,
     ColdEvent,
+    Configured,
     Created,
     Deleted,
     Event,
     Forked,
     Noted,
+    RecordsDeleted,
     Settled,
     SnapshotPublished,
     SwapPart,
@@ -30,7 +32,10 @@ from headwater.model.events import (
     Trimmed,
 )
 from headwater.model.extents import Extent
+from headwater.model.holes import Run
+from headwater.model.labels import Labels
 from headwater.model.producers import NUMBER_MAX
+from headwater.model.topics import QueueConfig, TopicConfig
 
 u64 = st.integers(0, (1 << 64) - 1)
 sids = st.integers(0, (1 << 63) - 1)
@@ -39,11 +44,18 @@ records = st.lists(st.binary(min_size=1, max_size=50), max_size=5)
 producers = st.builds(Producer, texts, st.integers(0, NUMBER_MAX), st.integers(0, NUMBER_MAX))
 
 
+labels = st.builds(Labels, st.none() | texts, st.none() | texts, st.none() | st.binary(max_size=20), st.none() | texts)
+topics = st.builds(
+    TopicConfig, st.booleans(), st.integers(-1000, 1000), st.booleans(), st.none() | st.just(QueueConfig())
+)
+
+
 @st.composite
 def appends(draw: st.DrawFn) -> Appended:
     brought = draw(records)
     start = draw(st.integers(0, 1 << 62))
     producer = draw(st.none() | producers)
+    labelled = st.lists(st.none() | labels, min_size=len(brought), max_size=len(brought))
     return Appended(
         sid=draw(sids),
         start=start,
@@ -56,6 +68,7 @@ def appends(draw: st.DrawFn) -> Appended:
         producer=producer,
         stream_seq=draw(st.none() | texts),
         forget_before_ms=draw(u64) if producer is not None else 0,
+        labels=draw(st.none() | labelled),
     )
 
 
@@ -75,10 +88,21 @@ cold = {
         closed=st.booleans(),
         retention=st.none() | st.builds(Retention, optional, optional, optional),
         forked=st.none() | st.builds(Forked, sids, u64, u64, u64, u64, optional, u64),
+        topic=st.none() | topics,
     ),
     Deleted: st.builds(Deleted, sid=sids, key=texts, at_ms=u64, expired=st.booleans(), soft=st.booleans()),
     Touched: st.builds(Touched, sid=sids, at_ms=u64),
-    Trimmed: st.builds(Trimmed, sid=sids, earliest=u64, at_ms=u64, first_seq=u64),
+    Trimmed: st.builds(Trimmed, sid=sids, earliest=u64, at_ms=u64, first_seq=u64, evicted=st.booleans()),
+    RecordsDeleted: st.builds(
+        RecordsDeleted, sid=sids, runs=st.lists(st.builds(Run, u64, u64, u64, u64), max_size=3), at_ms=u64
+    ),
+    Configured: st.builds(
+        Configured,
+        sid=sids,
+        retention=st.none() | st.builds(Retention, optional, optional, optional),
+        topic=st.none() | topics,
+        at_ms=u64,
+    ),
     SnapshotPublished: st.builds(
         SnapshotPublished, sid=sids, offset=u64, first_seq=u64, content_type=texts, blob=texts, size=u64, at_ms=u64
     ),

@@ -304,10 +304,8 @@ class Group:
         """Readers know at once, as above; it is acknowledged when it is as durable as an append to the stream."""
         log, answers = self.log, self._answers
         held, earliest = stream.timeline.held_bytes, stream.earliest
-        if event.durability == Durability.EPHEMERAL:
-            position = log.tail
-        else:
-            position = log.add(event, event.durability == Durability.FSYNC)
+        unlogged = event.durability == Durability.EPHEMERAL
+        position = log.tail if unlogged else log.add(event, event.durability == Durability.FSYNC)
         evolve(stream, event, position)
         self.loaded.dirty[stream.sid] = stream
         if stream.earliest > earliest:
@@ -318,12 +316,12 @@ class Group:
         if event.durability == Durability.FSYNC:
             answers.sync_target = position
             self._queue(position, waiter, event, None)
-        elif event.durability == Durability.DISK and position > log.written:
+            return
+        self._want_commit()
+        if event.durability == Durability.DISK and position > log.written:
             answers.disk_target = position
             answers.disk.append((position, waiter, event, None))
-            self._want_commit()
         else:
-            self._want_commit()
             waiter.resolve(event)
 
     def _configure(self, stream: LoadedStream, event: Configured, waiter: Waiter) -> None:
@@ -433,10 +431,6 @@ class Group:
         if stream.followers is None:
             stream.followers = set()
         stream.followers.add(follower)
-
-    def unfollow(self, stream: LoadedStream, follower: Follower) -> None:
-        if stream.followers is not None:
-            stream.followers.discard(follower)
 
     def _touch(self, stream: LoadedStream, now_ms: int) -> None:
         stream.touch(now_ms)

@@ -182,6 +182,9 @@ class LoadedStreams(UnsavedChanges):
 
     def hold(self, stream: LoadedStream, size: int, position: int) -> None:
         """Records that take `size` bytes are only in memory and log; the oldest came with the event at `position`."""
+        if stream.durability == Durability.EPHEMERAL:
+            self.unlogged_bytes += size
+            return
         self.hot_bytes += size
         if not stream.floor and size:
             stream.floor = position
