@@ -254,6 +254,11 @@ class Engine:
         """See `RecordReads.offset_of`."""
         self.group_of(stream).by_number.offset_of(stream, number, done)
 
+    def apply_retention(self, stream: LoadedStream) -> None:
+        """Lets go of what the stream's policy does not keep: a reader that comes now is not to see what is too old."""
+        if stream.retention is not None:
+            self.group_of(stream).group.apply_retention(stream)
+
     def follow(self, stream: LoadedStream, follower: Follower) -> None:
         """Raises NotServedHere when the stream's group has left, or has left and come back: this stream never grows."""
         group = self.group_of(stream).group
