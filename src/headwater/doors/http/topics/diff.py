@@ -65,6 +65,10 @@ class Diff(msgspec.Struct, frozen=True):
     size: int = 0
     """Payload bytes of the records."""
 
+    def joined(self) -> bytes:
+        """The records' objects, with commas between them."""
+        return b",".join(self.records)
+
     @property
     def says_something(self) -> bool:
         """Waiting on could bring no more than this."""

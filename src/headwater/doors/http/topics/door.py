@@ -10,6 +10,7 @@ from headwater.doors.http.topics.config import Configs
 from headwater.doors.http.topics.diff import Diffs
 from headwater.doors.http.topics.records import Records, Writes
 from headwater.doors.http.topics.routes import TopicRoutes, Where
+from headwater.doors.http.topics.tails import TopicTails
 from headwater.doors.http.topics.topics import Topics
 from headwater.doors.http.topics.watchers import AtOnce, Deliveries, Watchers
 from headwater.engine.engine import Engine
@@ -27,5 +28,6 @@ class TopicDoor:
         self.topics = Topics(engine, self.configs)
         self.records = Records(engine, self.writes)
         self.diffs = Diffs(engine, settings, self.watchers)
-        for family in (self.topics, self.records, self.diffs):
+        self.tails = TopicTails(engine, settings, self.watchers)
+        for family in (self.topics, self.records, self.diffs, self.tails):
             family.register(self.routes)
