@@ -43,7 +43,7 @@ class DictLake:
                 extents.append(Extent(*place, run.ms[row], run.n[row], file, 0, row, count))
         return file, extents
 
-    def read(self, extent: Extent, start: int, end: int) -> Records:
+    def read(self, extent: Extent, start: int, end: int, labels: bool = False) -> Records:
         if self.away:
             raise BlobsUnavailable("gone fishing")
         self.reads_count += 1
