@@ -28,7 +28,7 @@ from headwater.engine.read_plan import shown_count
 from headwater.engine.reads import Reads
 from headwater.errors import Failure, Overloaded
 from headwater.model import forks
-from headwater.model.extents import Extent, Records
+from headwater.model.extents import Extent
 from headwater.model.holes import Run
 from headwater.model.labels import Labels
 from headwater.model.stream_state import Stream
@@ -258,7 +258,8 @@ def _from_lake(lake: Lake, extents: list[Extent], runs: list[Run], wanted: _Want
         while number < last:
             begin = extent.start if offset is None else max(offset, extent.start)
             end = extent.end if offset is None else begin + max(room_bytes, CHUNK_BYTES)
-            records, labels = _read(lake, extent, begin, max(end, begin + 1))
+            records = lake.read(extent, begin, max(end, begin + 1), labels=True)
+            labels = records.labels
             if not records.payloads or records.seq_start + len(records.payloads) <= number:
                 # Nothing of it is there: on, rather than for ever.
                 number, offset = last, None
@@ -281,8 +282,3 @@ def _from_lake(lake: Lake, extents: list[Extent], runs: list[Run], wanted: _Want
                 if len(found) >= wanted.count_max:
                     return _Step(found, number, offset)
     return _Step(found, number, offset)
-
-
-def _read(lake: Lake, extent: Extent, start: int, end: int) -> tuple[Records, list[Labels | None] | None]:
-    """Records that begin in [start, end), with their labels; None when none of them has any."""
-    return lake.read(extent, start, end), None
