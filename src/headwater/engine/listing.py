@@ -11,6 +11,7 @@ import msgspec
 
 from headwater.engine.loaded_stream import UNBORN, LoadedStream
 from headwater.engine.loaded_streams import LoadedStreams
+from headwater.model.holes import totals
 from headwater.model.names import stream_of
 from headwater.model.row import StreamRow
 
@@ -148,6 +149,6 @@ def _listed(row: StreamRow | LoadedStream) -> Listed:
         earliest_offset=row.earliest,
         created_at_ms=row.created_ms,
         last_write_at_ms=row.last_write_ms,
-        records=row.count - row.first_seq,
+        records=row.live_count if isinstance(row, LoadedStream) else row.count - row.first_seq - totals(row.holes)[0],
         followers=len(row.followers or ()) if live and isinstance(row, LoadedStream) else 0,
     )

@@ -218,6 +218,7 @@ class LoadedStreams(UnsavedChanges):
     def cut(self, stream: LoadedStream) -> None:
         """The stream's earliest offset moved; extents before it go with the next checkpoint, unless forks need them."""
         self.dirty[stream.sid] = stream
+        stream.encoded = None
         if stream.lost_position:
             self.lost[stream.sid] = stream
         if not stream.children:
