@@ -94,9 +94,7 @@ def _in_slices(parts: list[bytes]) -> Iterator[Data]:
 def records(stream: LoadedStream, found: Iterable[TopicRecord]) -> list[bytes]:
     """The text of each record's object."""
     if stream.is_json:
-        return [
-            b'{"seq":%d,"ts":%d,"data":%b%b' % (one.seq, one.ms, bytes(one.payload), _labels(one)) for one in found
-        ]
+        return [b'{"seq":%d,"ts":%d,"data":%b%b' % (one.seq, one.ms, bytes(one.payload), _labels(one)) for one in found]
     is_text = sse.is_text(stream.media)
     return [b'{"seq":%d,"ts":%d,%b%b' % (one.seq, one.ms, _data(one.payload, is_text), _labels(one)) for one in found]
 

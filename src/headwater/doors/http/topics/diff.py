@@ -157,9 +157,7 @@ class Diffs:
         act = partial(self._read, exchange, key, asked, wait_ms, epoch, timing)
         once_published(self.engine, exchange, key, act)
 
-    def _read(
-        self, exchange: Exchange, key: str, asked: Wanted, wait_ms: int, epoch: int, timing: Timing
-    ) -> None:
+    def _read(self, exchange: Exchange, key: str, asked: Wanted, wait_ms: int, epoch: int, timing: Timing) -> None:
         stream = self.engine.find(key, True)
         if epoch not in (-1, stream.sid):
             raise EpochChanged(stream.sid, shown_count(stream))
