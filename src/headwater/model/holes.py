@@ -131,6 +131,19 @@ class Holes:
             found.append(Run(first, run.last, begin, run.end))
         return found
 
+    def more(self, runs: Iterable[Run]) -> int:
+        """How many more runs there would be with these, which lie outside those that are there. Less than none when
+        they close gaps."""
+        total = 0
+        for run in runs:
+            index = bisect_left(self._firsts, run.first)
+            total += 1
+            if index and self._lasts[index - 1] == run.first:
+                total -= 1
+            if index < len(self._firsts) and self._firsts[index] == run.last:
+                total -= 1
+        return total
+
     # ---- changing -----------------------------------------------------------------------------------------------
 
     def add(self, runs: Iterable[Run]) -> None:
