@@ -8,7 +8,8 @@ import random
 import pytest
 
 from headwater.engine.feed import Feed
-from headwater.model.commands import Durability
+from headwater.model.commands import Append, DeleteRecords, Durability
+from headwater.model.holes import Run
 from tests.engine import Bench
 
 A, B = "town/a", "town/b"
@@ -67,7 +68,7 @@ def test_what_is_synced_and_not_told_of_yet_is_not_passed_over() -> None:
 
 
 @pytest.mark.parametrize("seed", range(50))
-@pytest.mark.parametrize("durability", list(Durability))
+@pytest.mark.parametrize("durability", [Durability.FSYNC, Durability.DISK, Durability.MEMORY])
 def test_every_record_is_told_once_and_in_order_whatever_the_moments_are(seed: int, durability: Durability) -> None:
     rng = random.Random(seed)
     bench = town(durability)
@@ -90,3 +91,26 @@ def test_every_record_is_told_once_and_in_order_whatever_the_moments_are(seed: i
     bench.sync()
     bench.turn()
     assert follower.seen == sent
+
+
+def test_deleted_records_are_passed_over_and_an_event_stays_one_batch() -> None:
+    bench = town()
+    follower = Follower(bench)
+    bench.submit(Append([b"1", b"2", b"3"], None), A)
+    bench.post(b"4", B)
+    bench.submit(DeleteRecords([Run(1, 2, 1, 2)]), A)
+    bench.submit(DeleteRecords([Run(0, 1, 0, 1)]), B)
+    bench.sync()
+    bench.turn()
+    assert follower.seen == [b"1", b"3"]
+    assert follower.feed.position == bench.group.loaded.by_key[B].timeline.positions[0]
+
+
+def test_an_ephemeral_stream_is_not_in_a_feed() -> None:
+    bench = town(Durability.EPHEMERAL)
+    follower = Follower(bench)
+    bench.post(b"1", A)
+    bench.sync()
+    bench.turn()
+    assert bench.read(A) == b"1"
+    assert follower.seen == []

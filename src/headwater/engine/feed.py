@@ -1,7 +1,7 @@
 """Many streams as one: their records in the order of the log, resumable by a single position.
 
 Owns that order. Never shows a record before everything that precedes it in the log is synced, whatever its class:
-otherwise a position could not stand for all that was seen.
+otherwise a position could not stand for all that was seen. Never shows a record that its stream has deleted by then.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import NamedTuple
 from headwater.engine.group import Group
 from headwater.engine.loaded_stream import UNBORN, LoadedStream
 from headwater.errors import TokenGone
+from headwater.model.commands import Durability
+from headwater.model.labels import Labels
 
 
 class Batch(NamedTuple):
@@ -28,6 +30,48 @@ class Batch(NamedTuple):
     n: int
     """Id of the first record; the others count up in n."""
     position: int
+    labels: list[Labels | None] | None = None
+    """One for each record; None: no record has any."""
+
+
+def batches_of(stream: LoadedStream, first: int, last: int, position: int) -> list[Batch]:
+    """Records of one event that memory holds, by their index from `first` up to `last`, without those that the stream
+    has let go of (forks may keep those) or deleted. Each batch is of neighbours."""
+    timeline = stream.timeline
+    seq = timeline.seq
+    first = max(first, stream.first_seq - seq)
+    found: list[Batch] = []
+    if len(stream.holes):
+        for hole in stream.holes.runs(seq + first, seq + last):
+            _add(found, stream, first, hole.first - seq, position)
+            first = hole.last - seq
+    _add(found, stream, first, last, position)
+    return found
+
+
+def _add(found: list[Batch], stream: LoadedStream, first: int, last: int, position: int) -> None:
+    if first >= last:
+        return
+    timeline = stream.timeline
+    batch = Batch(
+        stream,
+        timeline.seq + first,
+        timeline.begin_of(first),
+        timeline.payloads[first:last],
+        list(timeline.ends[first:last]),
+        timeline.ms[first],
+        timeline.n[first],
+        position,
+        None if timeline.labels is None else timeline.labels[first:last],
+    )
+    found.append(batch)
+
+
+def _joined(some: list[Batch]) -> Batch:
+    """One batch of them all. Where each record lies only `ends` says: there are others between them."""
+    payloads = [payload for one in some for payload in one.payloads]
+    labels = None if some[0].labels is None else [label for one in some for label in one.labels or ()]
+    return some[0]._replace(payloads=payloads, ends=[end for one in some for end in one.ends], labels=labels)
 
 
 class Feed:
@@ -55,7 +99,7 @@ class Feed:
         for stream in streams:
             if stream.cold_position > self.position:
                 raise TokenGone(stream.key)
-            if stream.position > self.position:
+            if stream.position > self.position and stream.durability != Durability.EPHEMERAL:
                 self._grown[stream.sid] = stream
 
     def take(self) -> Iterator[Batch]:
@@ -76,16 +120,9 @@ class Feed:
             else:
                 heapreplace(heap, following)
             self.position = position
-            yield Batch(
-                stream,
-                timeline.seq + index,
-                timeline.begin_of(index),
-                timeline.payloads[index:last],
-                list(timeline.ends[index:last]),
-                timeline.ms[index],
-                timeline.n[index],
-                position,
-            )
+            some = batches_of(stream, index, last, position)
+            if some:
+                yield some[0] if len(some) == 1 else _joined(some)
         self._grown = {sid: stream for sid, stream in self._grown.items() if self._waits(stream)}
 
     def _next(self, stream: LoadedStream, limit: int, index: int = -1) -> tuple[int, int, int, LoadedStream] | None:
@@ -107,7 +144,8 @@ class Feed:
     # ---- as an observer -------------------------------------------------------------------------------------------
 
     def grown(self, stream: LoadedStream, start: int) -> None:
-        if self._matches(stream.key):
+        # What is not logged has no place in its order.
+        if stream.durability != Durability.EPHEMERAL and self._matches(stream.key):
             self._grown[stream.sid] = stream
             # Not now: the group may be about to tell of others that grew before this one. It need not tell of the end
             # of a pass either: what waits for no sync is told of at once.
