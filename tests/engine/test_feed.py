@@ -103,7 +103,7 @@ def test_deleted_records_are_passed_over_and_an_event_stays_one_batch() -> None:
     bench.sync()
     bench.turn()
     assert follower.seen == [b"1", b"3"]
-    assert follower.feed.position == bench.group.loaded.by_key[B].timeline.positions[0]
+    assert follower.feed.position == bench.group.loaded.by_key[A].timeline.positions[0]
 
 
 def test_an_ephemeral_stream_is_not_in_a_feed() -> None:
