@@ -92,6 +92,11 @@ class Holes:
             return self._ends[index], self._lasts[index]
         return offset, number
 
+    def first_at(self, offset: int) -> int | None:
+        """Number of the record that begins there, if that is the first one of a run."""
+        index = bisect_left(self._begins, offset)
+        return self._firsts[index] if index < len(self._begins) and self._begins[index] == offset else None
+
     def next_begin(self, offset: int) -> int | None:
         """Where the first run begins that has bytes after `offset`; None when there is none."""
         index = bisect_right(self._ends, offset)

@@ -196,6 +196,11 @@ def _trim(stream: Stream, command: Trim, now_ms: int) -> Trimmed | Unchanged:
         return Unchanged(stream.tail, stream.closed)
     if offset > stream.tail:
         raise OffsetBeyondTail(stream.tail)
+    # Inside a hole records need not be anywhere any more: what is deleted there goes with the rest.
+    passed, number = stream.holes.passed(offset, -1)
+    if number >= 0:
+        lost = forks.position_before(stream, passed) if passed >= stream.timeline.start else 0
+        return Trimmed(stream.sid, passed, number, now_ms, lost)
     seq = forks.seq_at(stream, offset) if command.seq is None else command.seq
     if seq is None:
         raise BadQuery("offset", "it lies inside a message")
