@@ -1,4 +1,4 @@
-"""Answers about topics as bytes: the short way and the long way say the same, and parts of a large one are its whole."""
+"""Answers about topics as bytes: the short and the long way say the same, and slices of a large one are all of it."""
 
 from __future__ import annotations
 

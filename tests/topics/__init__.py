@@ -1,0 +1,2 @@
+"""Topics at work. Tests of this folder run on simulated time unless they say otherwise:
+nothing here waits for a clock."""
