@@ -126,6 +126,24 @@ def test_a_topic_that_is_deleted_is_gone_also_when_another_has_its_name_by_then(
     on_two(body)
 
 
+def test_a_topic_that_is_not_followed_any_more_is_passed_over() -> None:
+    async def body(world: World) -> None:
+        for key in world.keys[:2]:
+            await world.create(key)
+        following = world.others(k0=None, k1=None)
+        await following.begin()
+        following.start()
+        following.remove("k0")
+        await world.write(world.keys[0])
+        await world.write(world.keys[1])
+        assert await world.told(1) == [("k1", 1, 1)]
+        assert len(following) == 1
+        following.remove("k1")
+        await until(lambda: following._task is not None and following._task.done())
+
+    on_two(body)
+
+
 def test_an_owner_is_not_asked_again_before_its_answer_was_taken() -> None:
     async def body(world: World) -> None:
         key = world.keys[0]

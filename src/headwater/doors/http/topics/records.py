@@ -124,8 +124,8 @@ class Writes:
         if found is not None and len(body) - end <= _TAIL_BYTES_MAX and end > found.end():
             try:
                 write = _decode_write(b'{"records":[]' + body[end + 1 :])
-            except (msgspec.DecodeError, RecursionError):
-                pass  # a bracket behind the records: they end somewhere before it
+            except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+                pass  # it is wrong, or has a bracket behind the records: what it is shows when all of it is read
         if write is None or found is None:
             yield None
             yield self.decode(body)
