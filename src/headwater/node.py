@@ -50,6 +50,8 @@ from headwater.doors.http.server import HttpServer
 from headwater.doors.http.snapshots import Snapshots
 from headwater.doors.http.subscriptions import PREFIX as SUBSCRIPTIONS_PREFIX
 from headwater.doors.http.subscriptions import Subscriptions
+from headwater.doors.http.topics.door import TopicDoor
+from headwater.doors.http.topics.routes import PREFIX as TOPICS_PREFIX
 from headwater.doors.http.wire import Budget
 from headwater.doors.s3p.names import first_owner
 from headwater.doors.s3p.server import S3pServer
@@ -115,6 +117,8 @@ class Node:
         responder = Responder(settings.cors_origin, settings.memory)
         streams = DurableStreams(engine, settings, responder, engine.clock, rng)
         routes = self._routes(engine, self._forwarder, streams, blobs, rng)
+        topics = TopicDoor(engine, settings, groups.in_cluster, routes.where)
+        routes.call(TOPICS_PREFIX, topics.routes.handle)
         self._pipeline_calls(routes, engine, store, lake)
         routes.call("/__headwater/erase", self._erasures(engine, rng, subscriptions).handle)
         routes.call(SUBSCRIPTIONS_PREFIX, Subscriptions(subscriptions, settings).handle)
@@ -123,7 +127,7 @@ class Node:
         self._http = HttpServer(settings, routes, responder, bodies)
         metrics = self._pages(routes, engine, self._http)
         metrics.add(*readings.engine_gauges(engine), *readings.http_gauges(self._http, streams))
-        metrics.add(*readings.subscription_gauges([subscriptions]))
+        metrics.add(*readings.subscription_gauges([subscriptions]), *readings.topic_gauges(topics))
         if s3p is not None:
             members = None if groups.membership.alone else groups.membership
             self._s3p = S3pServer(settings, engine, members, self._placing)

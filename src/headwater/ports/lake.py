@@ -72,6 +72,15 @@ class Erasure(msgspec.Struct, frozen=True):
     """When it was asked for. It is done a grace period later: until then others may still read older versions."""
 
 
+class RowCounts(msgspec.Struct, frozen=True):
+    """Of one file of the lake."""
+
+    live: int
+    """Rows that extents refer to, without those of deleted records."""
+    deleted: int
+    """Those of the live ones that are of deleted records after all: only forks read them."""
+
+
 class Standing(msgspec.Struct, frozen=True):
     """What the catalog says of a file of the lake."""
 
@@ -138,6 +147,10 @@ class SwapFiles(Protocol):
 
     def extents_in(self, file: str) -> list[Extent]: ...
 
+    def live_in(self, file: str) -> list[Extent]:
+        """The same without rows of deleted records that no fork reads."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -190,8 +203,8 @@ class Lake(Protocol):
         """The table shows the new files instead of the old ones, in one step."""
         ...
 
-    def read(self, extent: Extent, start: int, end: int) -> Records:
-        """The extent's records that begin in [start, end)."""
+    def read(self, extent: Extent, start: int, end: int, labels: bool = False) -> Records:
+        """The extent's records that begin in [start, end); with their labels only when those are asked for."""
         ...
 
     def stretch(self, extent: Extent, start: int, limit: int, commas: bool, wait: bool) -> Stretch | None:
