@@ -43,6 +43,8 @@ TABLE: dict[type[Failure], Row] = {
     SequenceGap: Row(409, "producer_seq_conflict", "ERR_CONFLICT", False, True),
     TopicFull: Row(422, "topic_full", "ERR_LIMITS", False, True),
     TooManyHoles: Row(422, "too_many_holes", "ERR_LIMITS", False, True),
+    EpochChanged: Row(409, "epoch_changed", "ERR_CONFLICT", False, True),
+    QuorumNeedsCluster: Row(422, "quorum_needs_cluster", "ERR_BAD_FORMAT", False, True),
     RouterNotFound: Row(404, "router_not_found", "ERR_UNKNOWN_STREAM", False, True),
     RouterConflict: Row(409, "topic_exists_incompatible", "ERR_STREAM_EXISTS", False, True),
     RouterCycle: Row(409, "router_cycle", "ERR_CONFLICT", False, True),

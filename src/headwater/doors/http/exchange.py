@@ -226,7 +226,7 @@ class Exchange:
         request = self.request
         head_only = request.method == b"HEAD"
         try:
-            data = self.responder.failure(failure, request.keep_alive, head_only)
+            data = self.responder.failure(failure, request.keep_alive, head_only, request.target)
         except Exception:
-            data = self.responder.failure(faults.report("http"), request.keep_alive, head_only)
+            data = self.responder.failure(faults.report("http"), request.keep_alive, head_only, request.target)
         self.reply(data)
