@@ -51,7 +51,8 @@ class RouterWorker:
         """As far as it is known here."""
         self.lost_count = router.passed.lost_count
         self.copied_count = 0
-        """Since this worker began."""
+        self.lost_here_count = 0
+        """Both since this worker began."""
         self.trouble: str | None = None
         """Why nothing is forwarded just now."""
         self._place: str | None = None
@@ -125,6 +126,7 @@ class RouterWorker:
             self.copied_count += len(chosen)
         self.cursor = diff.next_seq
         self.lost_count += lost_count
+        self.lost_here_count += lost_count
         self._note_sometimes()
 
     async def finish(self) -> None:

@@ -42,6 +42,8 @@ class Routers:
         self._engine = engine
         self._access = access
         self._at_work: dict[str, tuple[RouterWorker, asyncio.Task[None]]] = {}
+        self._copied_before, self._lost_before = 0, 0
+        """By workers that have ended."""
         self._ended: set[asyncio.Task[None]] = set()
 
     # ---- start and stop -----------------------------------------------------------------------------------------
@@ -91,7 +93,9 @@ class Routers:
     def _end(self, name: str) -> None:
         found = self._at_work.pop(name, None)
         if found is not None:
-            _, task = found
+            worker, task = found
+            self._copied_before += worker.copied_count
+            self._lost_before += worker.lost_here_count
             self._ended.add(task)
             task.add_done_callback(self._ended.discard)
             task.cancel()
@@ -105,13 +109,18 @@ class Routers:
 
     @property
     def copied_count(self) -> int:
-        """Records that the routers at work here have forwarded since they began."""
-        return sum(worker.copied_count for worker, _ in self._at_work.values())
+        """Records that were forwarded here since the start."""
+        return self._copied_before + sum(worker.copied_count for worker, _ in self._at_work.values())
 
     @property
     def lost_count(self) -> int:
-        """Records that retention took from the sources of the routers at work here before they were forwarded."""
-        return sum(worker.lost_count for worker, _ in self._at_work.values())
+        """Records that retention took before they were forwarded, as seen here since the start."""
+        return self._lost_before + sum(worker.lost_here_count for worker, _ in self._at_work.values())
+
+    @property
+    def stuck_count(self) -> int:
+        """Routers at work here that cannot forward just now."""
+        return sum(worker.trouble is not None for worker, _ in self._at_work.values())
 
     async def put(self, name: str, config: RouterConfig) -> tuple[dict[str, Any], bool]:
         """The router as it is shown, and whether it is new. On return it is durable. Raises why it cannot be."""
