@@ -23,6 +23,7 @@ from headwater.engine.router_definitions import Router
 from headwater.errors import Failure, StreamSeqConflict
 from headwater.model import routers as model
 from headwater.model.routers import PassedOver
+from headwater.model.subscriptions import path_of
 from headwater.ports import Clock
 from headwater.topics.access import Diff, TopicAccess, Written
 
@@ -31,6 +32,7 @@ BATCH_BYTES = 1 << 20
 NOTED_RECORDS = 10_000
 LOST_NOTED_S = 1.0
 """Losses are noted no more often."""
+FINISH_S = 5.0
 PAUSE_S_MIN = 0.05
 PAUSE_S_MAX = 10.0
 
@@ -55,6 +57,8 @@ class RouterWorker:
         """Both since this worker began."""
         self.trouble: str | None = None
         """Why nothing is forwarded just now."""
+        self._reads = False
+        """What it does now, or did when it failed: it reads its source, or writes to its destination."""
         self._place: str | None = None
         self._writing: asyncio.Task[Written] | None = None
         self._noted_s = clock.monotonic_s()
@@ -68,25 +72,31 @@ class RouterWorker:
             except StreamSeqConflict as conflict:
                 # Somebody else wrote with a place: a worker before this one, or a client of its own accord.
                 moved = model.parse_place(conflict.last) is not None
-                self.trouble = None if moved else conflict.message()
+                self.trouble = None if moved else self._told(conflict)
             except Failure as failure:
-                self.trouble = failure.message()
+                self.trouble = self._told(failure)
             except Exception as error:
                 self.trouble = "this server made a mistake; its log says which"
                 log.exception("router", router=self.router.name, error=str(error))
             await self._clock.sleep(self._pause_s)
             self._pause_s = min(self._pause_s * 2, PAUSE_S_MAX)
 
+    def _told(self, failure: Failure) -> str:
+        doing, key = ("read", self._config.source) if self._reads else ("written to", self._config.dest)
+        return f"{path_of(key)} cannot be {doing}: {failure.message()}"
+
     async def _forward(self) -> None:
         config = self._config
+        self._reads = False
         self._place = await self._access.place(config.dest)
         self.cursor = model.cursor_at(self._place, self.epoch, self.router.passed)
         while True:
+            self._reads = True
             diff = await self._access.read(
                 config.source, self.cursor, BATCH_RECORDS, BATCH_BYTES, wait_ms=None, epoch=self.epoch
             )
             if diff is None:
-                self.trouble = "there is no such source"
+                self.trouble = f"there is no topic {path_of(config.source)} yet"
                 continue
             self.source_head = diff.head_seq
             if diff.epoch != self.epoch:
@@ -103,6 +113,7 @@ class RouterWorker:
 
     async def _copy(self, diff: Diff) -> None:
         config = self._config
+        self._reads = False
         first_seq = diff.records[0].seq if diff.records else diff.next_seq + 1
         lost_count = max(0, min(diff.evict_floor, first_seq) - 1 - self.cursor)
         chosen = [record for record in diff.records if model.takes(config, record.labels)]
@@ -130,9 +141,9 @@ class RouterWorker:
         self._note_sometimes()
 
     async def finish(self) -> None:
-        """Returns when the append that was under way when the worker ended is over, as far as that can be told."""
+        """Returns when the append that was under way when the worker ended is over, or has taken long."""
         if self._writing is not None:
-            await asyncio.gather(self._writing, return_exceptions=True)
+            await asyncio.wait({self._writing}, timeout=FINISH_S)
 
     def _note_sometimes(self) -> None:
         lost = self.lost_count != self.router.passed.lost_count
