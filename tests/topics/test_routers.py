@@ -183,23 +183,39 @@ def test_a_process_that_does_not_answer_is_asked_until_it_does() -> None:
 
 
 def test_two_workers_of_one_router_forward_each_record_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An owner that was replaced and has not noticed goes on beside its successor."""
-    monkeypatch.setattr(router_worker, "BATCH_RECORDS", 3)
+    """An owner that was replaced and has not noticed has an append under way when its successor begins, which has
+    looked at the destination before that append and writes, with a batch of its own, after it."""
+    first, second = asyncio.Event(), asyncio.Event()
+    write = TopicAccess.write
+    under_way: list[int] = []
+
+    async def held(self: TopicAccess, key: str, records: list[bytes], *rest: object, **more: object) -> object:
+        under_way.append(len(records))
+        await (first if len(records) == 2 else second).wait()
+        return await write(self, key, records, *rest, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(TopicAccess, "write", held)
+    monkeypatch.setattr(router_worker, "BATCH_RECORDS", 2)
 
     async def body(world: World) -> None:
         await world.make()
+        await world.append(*numbered(5))
         await world.put()
+        await until(lambda: under_way == [2])
+        monkeypatch.setattr(router_worker, "BATCH_RECORDS", 3)
         beside = Routers(world.processes[0].engine, world.processes[0].part.access)
         beside._begin(world.routers._router("r"))
-        for first in range(0, 40, 4):
-            await world.append(*numbered(4, first))
-            await turns(first)
-        await world.until_copied(*numbered(40))
-        await turns(100)
-        assert world.copies() == numbered(40)
+        await until(lambda: under_way == [2, 3])
+        first.set()
+        await until(lambda: world.copies() == numbered(2))
+        second.set()
+        await world.until_copied(*numbered(5))
+        both = [world.worker, beside._at_work["r"][0]]
+        await until(lambda: [worker.cursor for worker in both] == [5, 5])
+        assert world.copies() == numbered(5)
         await beside.stop()
 
-    play(body)
+    play(body, 3)
 
 
 def test_copies_that_the_dest_lost_with_its_process_are_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
