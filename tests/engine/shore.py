@@ -36,7 +36,7 @@ class DictLake:
                 extents.append(Extent(*place, run.ms[row], run.n[row], file, 0, row, count))
         return file, extents
 
-    def read(self, extent: Extent, start: int, end: int) -> Records:
+    def read(self, extent: Extent, start: int, end: int, labels: bool = False) -> Records:
         if self.away:
             raise BlobsUnavailable("gone fishing")
         self.reads_count += 1
@@ -53,6 +53,7 @@ class DictLake:
             [run.ms[row] for row in rows],
             [run.n[row] for row in rows],
             [run.positions[row] for row in rows],
+            [run.labels[row] for row in rows] if labels and run.labels is not None else None,
         )
 
     def reconcile(self, alive: dict[str, bool], fresh: set[str], writer: Writer) -> int:

@@ -307,6 +307,7 @@ class Group:
         unlogged = event.durability == Durability.EPHEMERAL
         position = log.tail if unlogged else log.add(event, event.durability == Durability.FSYNC)
         evolve(stream, event, position)
+        stream.encoded = None
         self.loaded.dirty[stream.sid] = stream
         if stream.earliest > earliest:
             self.loaded.cut(stream)
@@ -475,12 +476,12 @@ class Group:
         """Has the stream's retention policy looked at the next time."""
         self._retention.due[stream.sid] = stream
 
-    def apply_retention(self) -> None:
-        """Trims streams that grew beyond their policy. Cost grows with those that grew, or that hold something old."""
+    def apply_retention(self, only: LoadedStream | None = None) -> None:
+        """Trims streams that grew beyond their policy, or one. Cost grows with those that grew or hold what is old."""
         if self.closed:
             return
         now_ms = self.clock.now_ms()
-        for stream, (offset, seq, position) in self._retention.cuts(now_ms):
+        for stream, (offset, seq, position) in self._retention.cuts(now_ms, only):
             self._let_go(stream, Trimmed(stream.sid, offset, seq, now_ms, position, evicted=True), None)
 
     def told_position(self) -> int:

@@ -23,10 +23,12 @@ from itertools import islice
 from typing import NamedTuple
 
 from headwater.engine.group import Group
-from headwater.engine.loaded_stream import UNBORN, LoadedStream
+from headwater.engine.loaded_stream import LoadedStream
+from headwater.engine.read_plan import shown_count
 from headwater.engine.reads import Reads
 from headwater.errors import Failure, Overloaded
-from headwater.model.extents import Extent, Records
+from headwater.model import forks
+from headwater.model.extents import Extent
 from headwater.model.holes import Run
 from headwater.model.labels import Labels
 from headwater.model.stream_state import Stream
@@ -98,7 +100,7 @@ class RecordReads:
         if number >= stream.count:
             done(stream.tail)
             return
-        held_by, _ = _holder(stream, number)
+        held_by, _ = forks.holder_of(stream, number)
         offset = self._known(stream, held_by, max(number, stream.first_seq))
         if offset is not None:
             done(offset)
@@ -118,7 +120,7 @@ class RecordReads:
             if number >= shown:
                 done([])
                 return
-            held_by, until = _holder(stream, number)
+            held_by, until = forks.holder_of(stream, number)
             until = min(until, shown)
             if number < held_by.timeline.seq:
                 until = min(until, held_by.timeline.seq)
@@ -224,50 +226,22 @@ class RecordReads:
         ]
 
 
-def shown_count(stream: LoadedStream) -> int:
-    """How many records, deleted ones counted, readers may see: numbers below it."""
-    if stream.visible >= stream.tail:
-        return stream.count
-    if stream.visible == UNBORN:
-        return 0
-    return stream.timeline.seq + stream.timeline.index_until(stream.visible)
-
-
-def _holder(stream: Stream, number: int) -> tuple[Stream, int]:
-    """The stream of the chain that holds that record, and the number up to which `stream` sees records of it."""
-    until = stream.count
-    while stream.parent is not None and stream.forked is not None and number < stream.forked.seq:
-        until = min(until, stream.forked.seq)
-        stream = stream.parent
-    return stream, until
-
-
 def _from_memory(wanted: _Wanted, held_by: Stream, number: int, until: int) -> list[TopicRecord]:
     """The live ones of [number, until), as many as are wanted. Linear in those, and in the holes between them."""
     timeline, room_bytes = held_by.timeline, wanted.bytes_max
     found: list[TopicRecord] = []
-    holes = wanted.stream.holes
-    while number < until:
-        hole = next(holes.runs(number, until), None)
-        last = min(until if hole is None else hole.first, number + wanted.count_max - len(found))
-        first = number - timeline.seq
-        fitting = timeline.index_until(timeline.begin_of(first) + max(room_bytes, 0)) + timeline.seq
-        if fitting < last:
-            last = max(fitting, number if found else number + 1)
-        if last > number:
+    for low, high in wanted.stream.holes.live(number, until):
+        first, begin = low - timeline.seq, timeline.begin_of(low - timeline.seq)
+        fitting = timeline.index_until(begin + max(room_bytes, 0)) + timeline.seq
+        last = min(high, low + wanted.count_max - len(found), max(fitting, low if found else low + 1))
+        if last > low:
             index = last - timeline.seq
-            room_bytes -= timeline.ends[index - 1] - timeline.begin_of(first)
-            labels = [None] * (last - number) if timeline.labels is None else timeline.labels[first:index]
-            found += map(
-                TopicRecord,
-                range(number + 1, last + 1),
-                timeline.ms[first:index],
-                timeline.payloads[first:index],
-                labels,
-            )
-        if hole is None or last < hole.first:
+            room_bytes -= timeline.ends[index - 1] - begin
+            labels = [None] * (last - low) if timeline.labels is None else timeline.labels[first:index]
+            columns = (timeline.ms[first:index], timeline.payloads[first:index], labels)
+            found += map(TopicRecord, range(low + 1, last + 1), *columns)
+        if last < high:
             break
-        number = hole.last
     return found
 
 
@@ -284,7 +258,8 @@ def _from_lake(lake: Lake, extents: list[Extent], runs: list[Run], wanted: _Want
         while number < last:
             begin = extent.start if offset is None else max(offset, extent.start)
             end = extent.end if offset is None else begin + max(room_bytes, CHUNK_BYTES)
-            records, labels = _read(lake, extent, begin, max(end, begin + 1))
+            records = lake.read(extent, begin, max(end, begin + 1), labels=True)
+            labels = records.labels
             if not records.payloads or records.seq_start + len(records.payloads) <= number:
                 # Nothing of it is there: on, rather than for ever.
                 number, offset = last, None
@@ -307,8 +282,3 @@ def _from_lake(lake: Lake, extents: list[Extent], runs: list[Run], wanted: _Want
                 if len(found) >= wanted.count_max:
                     return _Step(found, number, offset)
     return _Step(found, number, offset)
-
-
-def _read(lake: Lake, extent: Extent, start: int, end: int) -> tuple[Records, list[Labels | None] | None]:
-    """Records that begin in [start, end), with their labels; None when none of them has any."""
-    return lake.read(extent, start, end), None

@@ -26,7 +26,6 @@ from headwater.model.subscriptions import path_of
 
 ROUTERS_MAX = 1_000
 NAME_CHARS_MAX = 128
-TAG_BYTES_MAX = 1_024
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{NAME_CHARS_MAX - 1}}}")
 _PLACE = re.compile(r"~router:([0-9]{10}):([0-9]{20}):([0-9]{20})")
 _TURN_MAX = 10**10 - 1
@@ -83,22 +82,6 @@ def check_name(name: str) -> str:
             f"a router is named by 1 to {NAME_CHARS_MAX} letters, digits, '.', '_' and '-', the first a letter or digit"
         )
     return name
-
-
-def parse_filter(value: object) -> TagFilter | None:
-    """What a request gives as filter: None, `["tag", "Eq", text]` or `["tag", "Glob", text with a star at its end]`."""
-    if value is None:
-        return None
-    if not isinstance(value, list) or len(value) != 3 or value[0] != "tag" or value[1] not in ("Eq", "Glob"):
-        raise BadBody('filter must be null, ["tag","Eq",text] or ["tag","Glob","text*"]')
-    text = value[2]
-    if not isinstance(text, str) or len(text.encode("utf-8", "surrogatepass")) > TAG_BYTES_MAX:
-        raise BadBody(f"the tag of a filter must be text of at most {TAG_BYTES_MAX} bytes")
-    if value[1] == "Eq":
-        return TagFilter(text)
-    if text.count("*") != 1 or not text.endswith("*"):
-        raise BadBody("the pattern of a Glob filter has one '*', at its end")
-    return TagFilter(text[:-1], True)
 
 
 def show_filter(tag_filter: TagFilter | None) -> list[str] | None:

@@ -24,7 +24,8 @@ from headwater.engine.fork_placement import ForkPlacement
 from headwater.engine.group import Group
 from headwater.engine.loaded_stream import LoadedStream
 from headwater.engine.outcome_future import OutcomeFuture
-from headwater.engine.record_reads import TopicRecord, shown_count
+from headwater.engine.read_plan import shown_count
+from headwater.engine.record_reads import TopicRecord
 from headwater.errors import (
     Failure,
     MemberUnavailable,

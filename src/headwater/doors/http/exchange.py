@@ -95,6 +95,15 @@ class Line(Protocol):
     def abort(self) -> None: ...
 
 
+class Repeated:
+    """Kept with a head that was judged before: what to do with every request that begins like it (`wire.KnownHead`)."""
+
+    __slots__ = ("act",)
+
+    def __init__(self, act: Callable[[Exchange], None]) -> None:
+        self.act = act
+
+
 class Exchange:
     """A request and the place of its answer in the order of answers."""
 

@@ -1,12 +1,12 @@
 """Answers about topics: JSON, with what the time went to.
 
-Owns the `performance` block and the JSON of records. Never decodes a payload: a JSON topic's records go out as the bytes
-that came in.
+Owns the `performance` block and the JSON of records. Never decodes a payload: a JSON topic's records go out as the
+bytes that came in.
 
     "performance":{"queue_ms":0.041,"fsync_ms":0.812,"throttle_wait_ms":0.000,"total_ms":0.880}
 
-`queue_ms` is the time until the request was judged, `fsync_ms` what it waited for the log, `throttle_wait_ms` what it was
-held back for because of pressure.
+`queue_ms` is the time until the request was judged, `fsync_ms` what it waited for the log, `throttle_wait_ms` what it
+was held back for because of pressure.
 """
 
 from __future__ import annotations
@@ -94,9 +94,7 @@ def _in_slices(parts: list[bytes]) -> Iterator[Data]:
 def records(stream: LoadedStream, found: Iterable[TopicRecord]) -> list[bytes]:
     """The text of each record's object."""
     if stream.is_json:
-        return [
-            b'{"seq":%d,"ts":%d,"data":%b%b' % (one.seq, one.ms, one.payload, _labels(one)) for one in found
-        ]
+        return [b'{"seq":%d,"ts":%d,"data":%b%b' % (one.seq, one.ms, bytes(one.payload), _labels(one)) for one in found]
     is_text = sse.is_text(stream.media)
     return [b'{"seq":%d,"ts":%d,%b%b' % (one.seq, one.ms, _data(one.payload, is_text), _labels(one)) for one in found]
 

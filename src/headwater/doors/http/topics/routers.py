@@ -17,11 +17,12 @@ import msgspec
 from headwater.doors.http import headers as parse
 from headwater.doors.http.exchange import Exchange
 from headwater.doors.http.topics.answers import Timing, reply_value
+from headwater.doors.http.topics.deletes import match_of
 from headwater.doors.http.topics.paths import topic_key
 from headwater.errors import BadBody, BodyTooLarge, Failure, MethodNotAllowed, NoSuchRoute
 from headwater.model import json_mode
 from headwater.model import routers as model
-from headwater.model.routers import RouterConfig
+from headwater.model.routers import RouterConfig, TagFilter
 from headwater.topics.routers import Routers
 
 PREFIX = "/v0/routers"
@@ -102,7 +103,21 @@ class RouterCalls:
         for field, value in flags.items():
             if not isinstance(value, bool):
                 raise BadBody(f"{field} must be true or false")
-        return RouterConfig(keys[0], keys[1], model.parse_filter(body.get("filter")), **flags)
+        return RouterConfig(keys[0], keys[1], _filter(body.get("filter")), **flags)
+
+
+def _filter(value: object) -> TagFilter | None:
+    if value is None:
+        return None
+    if not isinstance(value, list) or len(value) != 3 or value[0] != "tag" or value[1] not in ("Eq", "Glob"):
+        raise BadBody('filter must be null, ["tag","Eq",text] or ["tag","Glob","text*"]')
+    if not isinstance(value[2], str):
+        raise BadBody("the tag of a filter must be text")
+    try:
+        how, text = match_of(value[1], value[2])
+    except BadBody as bad:
+        raise BadBody(bad.reason.replace("match", "filter", 1)) from None
+    return TagFilter(text, how == "Glob")
 
 
 def _object(raw: bytes) -> dict[str, Any]:
