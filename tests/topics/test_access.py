@@ -51,7 +51,7 @@ def test_a_missing_topic_is_none_and_one_without_more_is_empty(meet: Callable[[B
     async def body(world: World, access: TopicAccess) -> None:
         assert await access.read(world.source, 0, 1, 1) is None
         assert await access.head_seq(world.source) == 0
-        assert await access.place(world.source) is None
+        assert await access.stream_seq(world.source) is None
         await world.make()
         diff = await access.read(world.source, 0, 1, 1, wait_ms=1)
         assert diff is not None and not diff.records and diff.next_seq == 0
@@ -171,7 +171,7 @@ def test_a_missing_topic_is_made_only_when_its_content_type_is_told(meet: Callab
         written = await access.write(world.source, [b"1"], content_type="application/json", stream_seq="x", after="")
         stream = world.stream(world.source)
         assert (stream.content_type, stream.sid, stream.count) == ("application/json", written.epoch, 1)
-        assert await access.place(world.source) == "x"
+        assert await access.stream_seq(world.source) == "x"
 
     meet(body)
 

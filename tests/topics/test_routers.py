@@ -7,7 +7,9 @@ import asyncio
 
 import pytest
 
+from headwater.catalog.sqlite import SqliteCatalog
 from headwater.engine.engine import Engine
+from headwater.engine.recovery import Fold
 from headwater.errors import RouterConflict, RouterNotFound, StreamSeqConflict
 from headwater.model.commands import Append, Durability, Retention
 from headwater.model.labels import Labels
@@ -15,7 +17,8 @@ from headwater.model.routers import RouterConfig, TagFilter
 from headwater.topics import router_worker
 from headwater.topics.access import TopicAccess
 from headwater.topics.routers import Routers
-from tests.support.processes import until
+from tests.engine import owned_on
+from tests.support.processes import SyncingLog, until
 from tests.topics.forwarding import World, numbered, play, turns
 
 
@@ -415,6 +418,21 @@ def test_a_restart_does_not_filter_again_what_was_noted(monkeypatch: pytest.Monk
     play(body)
 
 
+def test_json_goes_to_text_and_text_that_is_json_to_json() -> None:
+    async def body(world: World) -> None:
+        await world.make(content_type="application/json")
+        await world.make(world.dest)
+        await world.append(b'{"a":1}', b"2")
+        await world.put()
+        await world.until_copied(b'{"a":1}', b"2")
+        back, end = world.dest, world.processes.named(0, "town/end")
+        await world.make(end, "application/json")
+        await world.routers.put("back", RouterConfig(back, end))
+        await until(lambda: world.records(end) == [b'{"a":1}', b"2"])
+
+    play(body)
+
+
 # ---- definitions ----------------------------------------------------------------------------------------------------
 
 
@@ -463,6 +481,37 @@ def test_routers_are_at_work_where_the_directory_group_is_served() -> None:
         engine.enter(owned)
         assert world.routers.count == 1
         await world.until_copied(b"a", b"b")
+
+    play(body, 3)
+
+
+def test_the_next_owner_of_the_directory_goes_on_where_the_last_one_was() -> None:
+    async def body(world: World) -> None:
+        await world.make()
+        await world.put(tag_filter=TagFilter("t"))
+        await world.append(b"a", labels=[Labels("t")])
+        await world.until_copied(b"a")
+        await world.append(b"b")
+        await world.until_idle()
+        world.worker.note_rest()
+        await world.routers.durable()
+        log = world.processes[0].owned[0].group.log
+        world.processes[0].engine.leave(0)
+        # The second process has followed the group's log, and takes it over.
+        followed = SyncingLog(list(log.events))
+        group = followed.group = world.processes.group_on(followed, SqliteCatalog(None), 0)
+        owned = owned_on(group)
+        fold = Fold(group)
+        fold.feed(followed.replay())
+        fold.finish()
+        world.processes[1].engine.enter(owned)
+        routers = world.processes[1].part.routers
+        assert (routers.count, world.routers.count) == (1, 0)
+        worker = routers._at_work["r"][0]
+        assert worker.cursor == 2
+        await world.append(b"c", labels=[Labels("t")])
+        await world.until_copied(b"a", b"c")
+        await routers.remove("r")
 
     play(body, 3)
 

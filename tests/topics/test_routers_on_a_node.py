@@ -12,7 +12,17 @@ from typing import Any
 
 import pytest
 
-from tests.crash.workers import name_in, path_of, until, workers
+from tests.crash.workers import (
+    Writer,
+    all_get_on,
+    check_records,
+    create,
+    name_in,
+    path_of,
+    until,
+    workers,
+    writing,
+)
 from tests.support.http import ConnectionEnded
 from tests.support.node import Node
 
@@ -107,3 +117,28 @@ def test_a_node_is_killed_again_and_again_while_it_forwards(tmp_path: Path, paus
         write(node, "town/source", RECORDS)
         until(lambda: len(copies(node, "town/dest")) >= RECORDS + BATCH, "all copies")
         assert copies(node, "town/dest") == list(range(RECORDS + BATCH))
+
+
+def test_processes_are_killed_one_after_another_while_clients_write(tmp_path: Path) -> None:
+    with Node.started(tmp_path, flags=("--workers", "3", "--groups", "3")) as node:
+        source, dest = name_in(1, 3, "town"), name_in(2, 3, "town")
+        create(node, [source])
+        define(node, "across", source, dest)
+        writers = [Writer(node, f"writer-{number}", source, source) for number in range(2)]
+        with writing(writers):
+            all_get_on(writers, 30)
+            for member in (2, 0, 1):
+                victim = workers(node)[member]
+                os.kill(victim, signal.SIGKILL)
+                until(lambda member=member, victim=victim: workers(node).get(member, victim) != victim, "another one")
+                all_get_on(writers, 30)
+
+        def read(path: str) -> bytes:
+            answer = node.request("GET", f"{path}?offset=-1")
+            assert answer.status == 200, answer
+            return answer.body
+
+        check_records(read, writers)
+        written = read(path_of(source))
+        until(lambda: len(read(path_of(dest))) >= len(written), "all copies")
+        assert read(path_of(dest)) == written

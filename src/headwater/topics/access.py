@@ -4,8 +4,8 @@ Owns the way to a topic's group, in this process or in another one, and who wait
 again: whoever asks decides that.
 
     topic_read    (ask)           -> records after a cursor; waits for them a while
-    topic_write   (what to write) -> where it is; may demand the place that the topic's last writer left
-    topic_place   (group, key)    -> that place
+    topic_write   (what to write) -> where it is; may demand the `stream_seq` that the topic's last writer left
+    topic_seq     (group, key)    -> that `stream_seq`
 
 Waiting for a topic that is there costs nothing: a follower is woken. One that is missing is looked for again now and
 then as well, because its name may be placed in another group.
@@ -35,6 +35,7 @@ from headwater.errors import (
     StreamSeqConflict,
     StreamSoftDeleted,
 )
+from headwater.model import content_types
 from headwater.model.commands import Append, Create
 from headwater.model.labels import Labels
 
@@ -88,7 +89,7 @@ class Write(msgspec.Struct, frozen=True, array_like=True):
     after: str | None
     """What the topic's `stream_seq` has to be, empty for none; None: whatever it is."""
     content_type: str | None
-    """Of the topic, if it is missing and has to be made; None: it is not made."""
+    """Of the records, and of the topic if it is missing and has to be made. None: it is not made."""
 
 
 class Written(msgspec.Struct, frozen=True, array_like=True):
@@ -130,7 +131,7 @@ class TopicAccess:
         questions = engine.questions
         questions.register("topic_read", self._answer_read)
         questions.register("topic_write", self._answer_write)
-        questions.register("topic_place", self._place)
+        questions.register("topic_seq", self._stream_seq)
 
     def close(self) -> None:
         """Nobody waits for records here any more: whoever does is refused, so that the doors can close."""
@@ -181,12 +182,12 @@ class TopicAccess:
         found: Written = await self._answered(group, asked)
         return found
 
-    async def place(self, key: str) -> str | None:
+    async def stream_seq(self, key: str) -> str | None:
         """The topic's `stream_seq`, once that is durable; None when it has none, or there is no such topic."""
         group = await self._engine.locate(key)
         if group in self._engine.owned:
-            return await self._place(group, key)
-        asked = self._engine.questions.ask_owner(group, "topic_place", group, key, into=str | None)
+            return await self._stream_seq(group, key)
+        asked = self._engine.questions.ask_owner(group, "topic_seq", group, key, into=str | None)
         found: str | None = await self._answered(group, asked)
         return found
 
@@ -210,11 +211,11 @@ class TopicAccess:
     async def _answer_write(self, write: bytes) -> Written:
         return await self._write(_decode_write(write))
 
-    async def _place(self, group: int, key: str) -> str | None:
+    async def _stream_seq(self, group: int, key: str) -> str | None:
         stream = _decided(self._engine.serving(group).group, key)
-        place = None if stream is None else stream.stream_seq
+        found = None if stream is None else stream.stream_seq
         await self._durable(group)
-        return place
+        return found
 
     # ---- reading ----------------------------------------------------------------------------------------------------
 
@@ -296,7 +297,9 @@ class TopicAccess:
             self._demand_home(write)
             create = Create(key, write.content_type, [])
         future = OutcomeFuture()
-        append = Append(write.records, None, stream_seq=write.stream_seq, create=create, labels=write.labels)
+        append = Append(
+            write.records, _media(write, stream), stream_seq=write.stream_seq, create=create, labels=write.labels
+        )
         group.submit(key, append, future)
         written = group.loaded.by_key.get(key)
         answer = None if written is None else Written(written.sid, written.count)
@@ -355,6 +358,12 @@ def _visible(group: Group, key: str) -> LoadedStream | None:
 def _decided(group: Group, key: str) -> LoadedStream | None:
     """The topic as the next write finds it, durable or not."""
     return group.loaded.find(key) if group.has(key) else None
+
+
+def _media(write: Write, stream: LoadedStream | None) -> str | None:
+    """The records' content type when it is the topic's: they came from such a topic. Otherwise each one is judged."""
+    media = None if write.content_type is None else content_types.normalise(write.content_type)
+    return media if stream is None or stream.media == media else None
 
 
 def _diff(stream: LoadedStream, head_seq: int, next_seq: int, records: list[Copy]) -> Diff:

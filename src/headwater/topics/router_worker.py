@@ -88,7 +88,7 @@ class RouterWorker:
     async def _forward(self) -> None:
         config = self._config
         self._reads = False
-        self._place = await self._access.place(config.dest)
+        self._place = await self._access.stream_seq(config.dest)
         self.cursor = model.cursor_at(self._place, self.epoch, self.router.passed)
         while True:
             self._reads = True

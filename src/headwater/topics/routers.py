@@ -129,8 +129,11 @@ class Routers:
         if new:
             logged = OutcomeFuture()
             self._log(Added(name, config), logged)
-            self._begin(definitions.by_name[name])
+            router = definitions.by_name[name]
             await logged.success()
+            # Not before it is durable: nothing is copied for a router that a crash undoes.
+            if self._definitions().by_name.get(name) is router and name not in self._at_work:
+                self._begin(router)
         else:
             await self.durable()
         return await self.show(name), new
