@@ -124,11 +124,11 @@ class Node:
         streams = DurableStreams(engine, settings, responder, engine.clock, rng)
         routes = self._routes(engine, self._forwarder, streams, blobs, rng)
         self._pipeline_calls(routes, engine, store, lake)
-        routes.call("/__headwater/erase", self._erasures(engine, rng, subscriptions).handle)
-        routes.call(SUBSCRIPTIONS_PREFIX, Subscriptions(subscriptions, settings).handle)
         self._topic_access = TopicAccess(engine, self._placing)
         self._routers = Routers(engine, self._topic_access)
         self._routers.start()
+        routes.call("/__headwater/erase", self._erasures(engine, rng, subscriptions, self._routers).handle)
+        routes.call(SUBSCRIPTIONS_PREFIX, Subscriptions(subscriptions, settings).handle)
         routes.call(ROUTERS_PREFIX, RouterCalls(self._routers, settings.stream_name_bytes_max).handle)
         bodies_bytes_max = settings.bodies_bytes_max // groups.workers_count
         bodies = Budget(max(bodies_bytes_max, settings.body_bytes_max, settings.snapshot_bytes_max))
@@ -221,9 +221,11 @@ class Node:
         calls.register(group_calls)
         routes.call(CLUSTER_PREFIX, calls.handle)
 
-    def _erasures(self, engine: Engine, rng: SystemRng, subscriptions: Manager) -> Erasures:
+    def _erasures(self, engine: Engine, rng: SystemRng, subscriptions: Manager, routers: Routers) -> Erasures:
         hash_name = None if self.settings.memory else self._groups.name_hash(rng).of
-        return Erasures(engine, hash_name, lambda key: subscriptions.named_by(path_of(key)), self.settings)
+        return Erasures(
+            engine, hash_name, lambda key: subscriptions.named_by(path_of(key)), self.settings, routers.named_by
+        )
 
     def _pages(self, routes: Routes, engine: Engine, http: HttpServer) -> Metrics:
         groups, probe = self._groups, self._store_probe

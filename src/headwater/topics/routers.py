@@ -45,6 +45,7 @@ class Routers:
         self._copied_before, self._lost_before = 0, 0
         """By workers that have ended."""
         self._ended: set[asyncio.Task[None]] = set()
+        engine.questions.register("routers_named_by", self._answer_named_by)
 
     # ---- start and stop -----------------------------------------------------------------------------------------
 
@@ -166,6 +167,15 @@ class Routers:
         if at_work is not None:
             await at_work[0].finish()
         await logged.success()
+
+    async def named_by(self, key: str) -> list[str]:
+        """Names of the routers that read or write a topic, whether or not it is there. Asked in any process."""
+        found: list[str] = await self._engine.questions.ask_owner(DIRECTORY, "routers_named_by", key, into=list[str])
+        return found
+
+    async def _answer_named_by(self, key: str) -> list[str]:
+        configs = self._definitions().configs()
+        return sorted(name for name, config in configs.items() if key in (config.source, config.dest))
 
     async def durable(self) -> None:
         """Returns once all that was decided about routers is durable: answers that rest on it may leave."""
