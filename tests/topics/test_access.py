@@ -150,6 +150,48 @@ def test_nobody_waits_in_a_process_that_closes() -> None:
     play(body, 3)
 
 
+class Doubt:
+    """A lease of a process that may have been replaced."""
+
+    def __init__(self) -> None:
+        self.is_replaced = True
+        self.asked_count = 0
+
+    def holds(self) -> bool:
+        return True
+
+    async def confirm(self) -> None:
+        self.asked_count += 1
+        if self.is_replaced:
+            raise GroupMoved(1)
+
+
+def test_an_older_end_or_another_epoch_is_told_only_by_who_is_certain_to_serve_the_topic() -> None:
+    async def body(world: World) -> None:
+        access = world.processes[0].part.access
+        await world.make()
+        await world.append(b"a")
+        epoch = world.stream(world.source).sid
+        doubt = world.processes[1].engine._leases[1] = Doubt()
+
+        async def read(from_seq: int, of: int) -> tuple[int, int, int]:
+            found = await access.read(world.source, from_seq, 10, 100, epoch=of, certain=True)
+            assert found is not None
+            return found.epoch, found.head_seq, len(found.records)
+
+        assert await read(0, epoch) == (epoch, 1, 1) and doubt.asked_count == 0
+        for from_seq, of in ((2, epoch), (0, 0), (0, epoch + 1), (5, epoch + 1)):
+            with pytest.raises(GroupMoved):
+                await read(from_seq, of)
+        doubt.is_replaced = False
+        assert await read(2, epoch) == (epoch, 1, 0)
+        assert await read(0, 0) == (epoch, 1, 1)
+        assert await read(0, epoch + 1) == (epoch, 1, 0)
+        assert await access.head_seq(world.source) == 1
+
+    play(body, 3)
+
+
 # ---- writing --------------------------------------------------------------------------------------------------------
 
 

@@ -68,6 +68,8 @@ class Ask(msgspec.Struct, frozen=True, array_like=True):
     bytes_max: int
     wait_ms: int | None
     """For how long to wait when there is nothing; None: until there is."""
+    certain: bool
+    """That the topic has another epoch, or ends before `from_seq`, is only told when nobody else can know better."""
 
 
 class Diff(msgspec.Struct, frozen=True, array_like=True):
@@ -142,14 +144,21 @@ class TopicAccess:
     # ---- what is asked of topics --------------------------------------------------------------------------------
 
     async def read(
-        self, key: str, from_seq: int, count_max: int, bytes_max: int, wait_ms: int | None = 0, epoch: int = 0
+        self,
+        key: str,
+        from_seq: int,
+        count_max: int,
+        bytes_max: int,
+        wait_ms: int | None = 0,
+        epoch: int = 0,
+        certain: bool = False,
     ) -> Diff | None:
         """Records after `from_seq`, or none when there is none within `wait_ms`; None: there is no such topic.
 
-        Returns at once, and without records, when the topic has another epoch or ends before `from_seq`. Raises what
-        its process refused, or that it cannot be reached.
+        Returns at once, and without records, when the topic has another epoch than given or ends before `from_seq`;
+        see `Ask.certain`. Raises what its process refused, or that it cannot be reached.
         """
-        ask = Ask(key, epoch, from_seq, count_max, bytes_max, wait_ms)
+        ask = Ask(key, epoch, from_seq, count_max, bytes_max, wait_ms, certain)
         group = await self._engine.locate(key)
         if group in self._engine.owned:
             return await self._read(group, ask)
@@ -220,7 +229,7 @@ class TopicAccess:
     # ---- reading ----------------------------------------------------------------------------------------------------
 
     async def _read(self, number: int, ask: Ask) -> Diff | None:
-        waited = False
+        waited, is_certain = False, not ask.certain
         while True:
             group = self._engine.serving(number).group
             if group.unpublished(ask.key):
@@ -231,6 +240,11 @@ class TopicAccess:
             stream = _visible(group, ask.key)
             if stream is not None:
                 head_seq = shown_count(stream)
+                if not is_certain and (ask.epoch != stream.sid or head_seq < ask.from_seq):
+                    # A process that was replaced and has not noticed may know an older end, or an older topic.
+                    await self._engine.confirm_group(number)
+                    is_certain = True
+                    continue
                 if head_seq > ask.from_seq and ask.epoch in (0, stream.sid):
                     return await self._found(stream, ask, head_seq)
                 if waited or ask.wait_ms == 0 or head_seq < ask.from_seq or ask.epoch not in (0, stream.sid):

@@ -93,7 +93,13 @@ class RouterWorker:
         while True:
             self._reads = True
             diff = await self._access.read(
-                config.source, self.cursor, BATCH_RECORDS, BATCH_BYTES, wait_ms=None, epoch=self.epoch
+                config.source,
+                self.cursor,
+                BATCH_RECORDS,
+                BATCH_BYTES,
+                wait_ms=None,
+                epoch=self.epoch,
+                certain=True,
             )
             if diff is None:
                 self.trouble = f"there is no topic {path_of(config.source)} yet"
@@ -132,6 +138,7 @@ class RouterWorker:
             )
             # Not cancelled with the worker: whoever ends that can wait for it, and knows that nothing follows.
             self._writing = asyncio.get_running_loop().create_task(write)
+            self._writing.add_done_callback(_seen)
             await asyncio.shield(self._writing)
             self._place = place
             self.copied_count += len(chosen)
@@ -162,3 +169,9 @@ class RouterWorker:
 
     def _passed(self) -> PassedOver:
         return PassedOver(self.epoch, self._place or "", self.cursor, self.lost_count)
+
+
+def _seen(task: asyncio.Task[Written]) -> None:
+    """How an append failed that nobody waits for any more is told by the destination's place."""
+    if not task.cancelled():
+        task.exception()
