@@ -123,6 +123,8 @@ class Node:
         responder = Responder(settings.cors_origin, settings.memory)
         streams = DurableStreams(engine, settings, responder, engine.clock, rng)
         routes = self._routes(engine, self._forwarder, streams, blobs, rng)
+        topics = TopicDoor(engine, settings, groups.in_cluster, routes.where)
+        routes.call(TOPICS_PREFIX, topics.routes.handle)
         self._pipeline_calls(routes, engine, store, lake)
         self._topic_access = TopicAccess(engine, self._placing)
         self._routers = Routers(engine, self._topic_access)
@@ -135,7 +137,8 @@ class Node:
         self._http = HttpServer(settings, routes, responder, bodies)
         metrics = self._pages(routes, engine, self._http)
         metrics.add(*readings.engine_gauges(engine), *readings.http_gauges(self._http, streams))
-        metrics.add(*readings.subscription_gauges([subscriptions]), *readings.router_gauges(self._routers))
+        metrics.add(*readings.subscription_gauges([subscriptions]), *readings.topic_gauges(topics))
+        metrics.add(*readings.router_gauges(self._routers))
         if s3p is not None:
             members = None if groups.membership.alone else groups.membership
             self._s3p = S3pServer(settings, engine, members, self._placing)
@@ -179,8 +182,6 @@ class Node:
         self._bulk_snapshots = BulkSnapshots(engine, blobs, settings, rng)
         routes.call("/__headwater/snapshots", self._bulk_snapshots.handle)
         routes.call("/__headwater/tail", Tails(engine, settings, self._groups.membership).handle)
-        topics = TopicDoor(engine, settings, self._groups.in_cluster, routes.where)
-        routes.call(TOPICS_PREFIX, topics.routes.handle)
         return routes
 
     def _pipeline_calls(self, routes: Routes, engine: Engine, store: ObjectStore, lake: DeltaLake | None) -> None:

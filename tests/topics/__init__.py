@@ -1,2 +1,2 @@
-"""The tests of what works on topics beside requests: in one event loop, and on real nodes.
-Processes are simulated by engines that are joined by a wire."""
+"""Topics at work: processes are simulated by engines that are joined by a wire, and real nodes are met where a test says
+so. Tests of the scheduler run on simulated time; nothing asserts how long something takes."""

@@ -19,6 +19,8 @@ TABLE: dict[type[Failure], Row] = {
     BadName: Row(400, "bad_name", "ERR_BAD_FORMAT", False, True),
     NoSuchRoute: Row(404, "no_such_route", "ERR_BAD_FORMAT", False, True),
     MethodNotAllowed: Row(405, "method_not_allowed", "ERR_BAD_FORMAT", False, True),
+    UpgradeRequired: Row(426, "upgrade_required", "ERR_BAD_FORMAT", False, True),
+    OriginNotAllowed: Row(403, "origin_not_allowed", "ERR_BAD_FORMAT", False, True),
     BadRequest: Row(400, "bad_request", "ERR_BAD_FORMAT", False, True),
     BadHeader: Row(400, "bad_header", "ERR_BAD_FORMAT", False, True),
     BadContentType: Row(400, "bad_content_type", "ERR_BAD_FORMAT", False, True),

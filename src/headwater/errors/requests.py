@@ -20,10 +20,12 @@ __all__ = [
     "HeadTooLarge",
     "MethodNotAllowed",
     "NoSuchRoute",
+    "OriginNotAllowed",
     "RequestTimeout",
     "TooManyHeaders",
     "TooManyRecords",
     "TransferCodingUnknown",
+    "UpgradeRequired",
     "VersionNotSupported",
 ]
 
@@ -53,6 +55,25 @@ class MethodNotAllowed(Failure):
 
     def facts(self) -> Facts:
         return {"allowed_methods": self.allowed}
+
+
+class UpgradeRequired(Failure):
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+    def message(self) -> str:
+        return (
+            f"a WebSocket is served here, and {self.reason}; send GET over HTTP/1.1 with 'Connection: Upgrade', "
+            "'Upgrade: websocket', 'Sec-WebSocket-Version: 13' and a Sec-WebSocket-Key"
+        )
+
+    def facts(self) -> Facts:
+        return {"connection": "Upgrade", "upgrade": "websocket", "websocket_version": 13}
+
+
+class OriginNotAllowed(Failure):
+    def message(self) -> str:
+        return "pages of this origin may not open a WebSocket here; the setting cors_origin names the origin that may"
 
 
 # ---- the request itself -----------------------------------------------------------------------------------------

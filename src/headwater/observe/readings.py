@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from headwater.cluster.handover import Handover
     from headwater.doors.http.durable_streams import DurableStreams
     from headwater.doors.http.server import HttpServer
+    from headwater.doors.http.topics.door import TopicDoor
     from headwater.doors.s3p.server import S3pServer
     from headwater.engine.engine import Engine
     from headwater.engine.flush import Flusher
@@ -91,6 +92,13 @@ def engine_gauges(engine: Engine) -> list[Gauge]:
 
 def _lag_s(engine: Engine) -> float:
     return max((owned.flusher.lag_s() for owned in engine.owned.values() if owned.flusher is not None), default=0.0)
+
+
+def topic_gauges(topics: TopicDoor) -> list[Gauge]:
+    return [
+        Gauge("topic_tails_open", "SSE connections that follow topics.", lambda: topics.tails.open_count),
+        Gauge("topic_polls_open", "Requests that wait for records of a topic.", lambda: topics.diffs.polls_open),
+    ]
 
 
 def http_gauges(http: HttpServer, streams: DurableStreams) -> list[Gauge]:

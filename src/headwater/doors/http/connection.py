@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from headwater.config import Settings
 from headwater.doors import faults
 from headwater.doors.http import large_writes
-from headwater.doors.http.exchange import Exchange, Streamer, Upstream
+from headwater.doors.http.exchange import Exchange, Receiver, Streamer, Upstream
 from headwater.doors.http.respond import Responder
 from headwater.doors.http.slices import Slicer
 from headwater.doors.http.wire import BODY, HEAD, IDLE, Budget, Continue, Heads, Parsed, Request, RequestParser
@@ -33,6 +33,8 @@ LINGER_BYTES_MAX = 1024 * 1024 * 1024
 """How long it is read, and how much of it, before it is cut off."""
 WAITING_BYTES_MAX = 4 * 1024 * 1024
 """Bodies of requests that wait for those in front of them; beyond it the socket is not read."""
+EARLY_BYTES_MAX = 64 * 1024
+"""What a client sends after a request for a WebSocket that is not answered yet; beyond it the socket is not read."""
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -82,6 +84,7 @@ class Connection(asyncio.Protocol):
         "exchanges",
         "internal",
         "paused",
+        "receiver",
         "responder",
         "slicer",
         "streamer",
@@ -108,7 +111,7 @@ class Connection(asyncio.Protocol):
         self._closing = False
         """Nothing more is written."""
         self._deaf = False
-        """What still arrives is thrown away."""
+        """What still arrives is no request: it goes to `receiver`, or is thrown away."""
         self._ended = False
         """The client sends no more."""
         self._lingering = False
@@ -124,6 +127,8 @@ class Connection(asyncio.Protocol):
         self.waiting: deque[Parsed | Failure] = deque()
         """Requests that have not started; after them what ends the connection, if anything does."""
         self.streamer: Streamer | None = None
+        self.receiver: Receiver | None = None
+        """Who gets what arrives on a connection that does not speak HTTP any more."""
         self.upstreams: dict[int, Upstream] | None = None
         """Connections to other members that this one has made, by member."""
         self.unjudged: Exchange | None = None
@@ -150,6 +155,12 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._deaf:
+            if self.receiver is not None:
+                try:
+                    self.receiver.received(data)
+                except Exception:
+                    self.broke()
+                return
             self._discarded_bytes += len(data)
             if self._discarded_bytes > LINGER_BYTES_MAX:
                 self.abort()
@@ -177,7 +188,11 @@ class Connection(asyncio.Protocol):
             self.advance()
         if parser.failure is not None:
             self._refuse(parser.failure)
-        elif len(self.exchanges) > PIPELINE_MAX or (self.waiting and self._is_full(PIPELINE_MAX)):
+        elif (
+            len(self.exchanges) > PIPELINE_MAX
+            or (self.waiting and self._is_full(PIPELINE_MAX))
+            or (parser.rest is not None and self._is_full(PIPELINE_MAX))
+        ):
             self._pause_reading()
         phase = parser.state
         if phase != self._phase or (phase and parsed):
@@ -187,6 +202,9 @@ class Connection(asyncio.Protocol):
         """A client that half-closes still gets the answers that are under way. Nobody waits there for later ones."""
         self._ended = True
         if self._closing:
+            return False
+        if self.receiver is not None:
+            self.drop_streamer()  # it had the means to say that it ends
             return False
         if not self._deaf:
             unanswered = [item for item in self.waiting if type(item) is Request]
@@ -236,9 +254,37 @@ class Connection(asyncio.Protocol):
         if self._ended or self._server.closing:
             self.after_others(self._stop_streamer)
 
+    def take_over(self, receiver: Receiver) -> bytes:
+        """Hands the connection to another protocol, in both directions. Returns what has arrived of it already."""
+        rest = self._parser.rest
+        if rest is None:
+            raise RuntimeError("the parser took this request for one that others follow")
+        early = bytes(rest)
+        rest.clear()
+        self._deaf = True
+        self.receiver = receiver
+        self.stream(receiver)
+        return early
+
+    def hang_up(self, exchange: Exchange) -> None:
+        """Ends what another protocol wrote. The client has a bounded time to take it, and to stop sending."""
+        self.streamer = self.receiver = None
+        if self.exchanges and self.exchanges[0] is exchange:
+            self.exchanges.popleft()
+        if self._transport is not None and not self._closing:
+            self._linger(self._transport)
+
+    def read_no_more(self) -> None:
+        """Until `read_on`."""
+        self._pause_reading()
+
+    def read_on(self) -> None:
+        if not self.paused and not self._is_full(PIPELINE_MAX):
+            self._resume_reading()
+
     def drop_streamer(self) -> None:
         """Has the answer that is written over time, if there is one, let go of what it holds."""
-        streamer, self.streamer = self.streamer, None
+        streamer, self.streamer, self.receiver = self.streamer, None, None
         if streamer is not None:
             try:
                 streamer.lost()
@@ -350,6 +396,10 @@ class Connection(asyncio.Protocol):
 
     def _is_full(self, count_max: int) -> bool:
         waiting = self.waiting
+        if self.receiver is not None:
+            return self.receiver.is_full
+        if self._parser.rest is not None and len(self._parser.rest) > EARLY_BYTES_MAX:
+            return True
         if len(self.exchanges) + len(waiting) > count_max:
             return True
         return bool(waiting) and sum(_body_bytes(item) for item in waiting) > WAITING_BYTES_MAX
@@ -373,7 +423,7 @@ class Connection(asyncio.Protocol):
 
         What it sends is read and thrown away until it stops, for as long as it goes on at the rate of a body.
         """
-        unread = self._deaf or self._parser.state != IDLE
+        unread = self._deaf or self._parser.state != IDLE or bool(self._parser.rest)
         self._closing = self._deaf = True
         if self._ended or not unread:
             transport.close()

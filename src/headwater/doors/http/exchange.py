@@ -47,6 +47,20 @@ class Streamer(Protocol):
         ...
 
 
+class Receiver(Streamer, Protocol):
+    """An answer after which the connection speaks another protocol; `Connection.hang_up` ends it.
+
+    A client that ends its half of the connection has `lost` called.
+    """
+
+    @property
+    def is_full(self) -> bool:
+        """True while no more is to be read: `Line.read_on` is called when that changes, except within `drained`."""
+        ...
+
+    def received(self, data: bytes) -> None: ...
+
+
 class Upstream(Protocol):
     """A connection to another member on behalf of a client's."""
 
@@ -65,6 +79,7 @@ class Line(Protocol):
     exchanges: deque[Exchange]
     waiting: deque[Any]
     streamer: Streamer | None
+    receiver: Receiver | None
     unjudged: Exchange | None
     upstreams: dict[int, Any] | None
     paused: bool
@@ -83,6 +98,14 @@ class Line(Protocol):
     def after_others(self, act: Callable[[], None]) -> None: ...
 
     def stream(self, streamer: Streamer) -> None: ...
+
+    def take_over(self, receiver: Receiver) -> bytes: ...
+
+    def hang_up(self, exchange: Exchange) -> None: ...
+
+    def read_no_more(self) -> None: ...
+
+    def read_on(self) -> None: ...
 
     def drop_streamer(self) -> None: ...
 

@@ -15,6 +15,7 @@ from headwater.errors import Failure, row
 from headwater.model import content_types
 
 REASONS = {
+    101: b"Switching Protocols",
     200: b"OK",
     201: b"Created",
     204: b"No Content",
@@ -33,6 +34,7 @@ REASONS = {
     415: b"Unsupported Media Type",
     417: b"Expectation Failed",
     422: b"Unprocessable Content",
+    426: b"Upgrade Required",
     429: b"Too Many Requests",
     431: b"Request Header Fields Too Large",
     500: b"Internal Server Error",

@@ -64,8 +64,13 @@ class Continue:
 Parsed = Request | Continue
 
 IDLE, HEAD, BODY = 0, 1, 2
-_ONCE = (b"producer-", b"stream-", b"content-type", b"content-encoding", b"transfer-encoding", b"host", b"if-match")
+_ONCE = (
+    *(b"producer-", b"stream-", b"content-type", b"content-encoding", b"transfer-encoding", b"host", b"if-match"),
+    *(b"sec-websocket-key", b"sec-websocket-version"),
+)
 """Headers whose repetition would leave it open which one is meant."""
+_LISTS = (b"connection", b"upgrade")
+"""Headers of which each line is one part of a list (RFC 9110, 5.3)."""
 _HEAD_END = b"\r\n\r\n"
 _NO_CHUNKS = b"0\r\n\r\n"
 """What llhttp is told of a chunked body, so that it is ready for the next head."""
@@ -141,6 +146,7 @@ class RequestParser:
         "_snapshot_max",
         "_target",
         "body_bytes",
+        "rest",
         "state",
     )
 
@@ -189,6 +195,8 @@ class RequestParser:
         self.state = IDLE
         self.body_bytes = 0
         """How much of the body that is arriving has come."""
+        self.rest: bytearray | None = None
+        """What came after a request for a WebSocket. It is the last request of its connection, whatever the answer."""
 
     def feed(self, data: bytes) -> list[Parsed]:
         """What these bytes completed, in order. Raises a Failure that stands alone.
@@ -210,6 +218,8 @@ class RequestParser:
         at, size = 0, len(data)
         while at < size and not self._over:
             at = self._take_head(data, at) if self._request is None else self._take_body(data, at)
+        if self.rest is not None:
+            self.rest += memoryview(data)[at:]
         if self._failure is not None:
             if not out:
                 raise self._failure
@@ -309,7 +319,8 @@ class RequestParser:
         headers = self._headers
         if name in headers and name.startswith(_ONCE):
             self._fail(BadRequest(f"the header {name.decode('latin-1')} is given more than once"))
-        headers[name] = value.rstrip()  # llhttp leaves the blanks behind a value in it
+        value = value.rstrip()  # llhttp leaves the blanks behind a value in it
+        headers[name] = headers[name] + b", " + value if name in _LISTS and name in headers else value
         self._header_count += 1
         if self._header_count > self._headers_max:
             self._fail(TooManyHeaders(self._headers_max))
@@ -427,6 +438,10 @@ class RequestParser:
         self._target = b""
         self._chunks = None
         self.state = IDLE
+        if b"upgrade" in request.headers and _is_websocket(request):
+            # What follows may be frames already: it is kept until the request has had its turn.
+            request.keep_alive = False
+            self.rest = bytearray()
         self._over = not request.keep_alive
         self._out.append(request)
 
@@ -459,3 +474,11 @@ def _is_snapshot(target: bytes) -> bool:
     """Below /v1/stream/ anything is a stream's name; elsewhere /{bucket}/{stream}/snapshot/{offset} is what it says."""
     path = target.partition(b"?")[0]
     return b"/snapshot/" in path and not path.startswith(b"/v1/")
+
+
+def _is_websocket(request: Request) -> bool:
+    """A request for a WebSocket where there are some: /v0/ws and /v0/topics/{topic}/ws."""
+    if request.method != b"GET" or b"websocket" not in request.headers[b"upgrade"].lower():
+        return False
+    path = request.target.partition(b"?")[0]
+    return path.startswith(b"/v0/") and path.endswith(b"/ws")

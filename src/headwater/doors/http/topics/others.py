@@ -159,6 +159,12 @@ class Others:
     def add(self, name: str, group: int, key: str, from_seq: int | None) -> None:
         self._topics[name] = _Followed(name, group, key, NOW if from_seq is None else from_seq)
 
+    def remove(self, name: str) -> None:
+        """What is answered for it from now on is passed over."""
+        self._topics.pop(name, None)
+        if not self._topics:
+            self.close()
+
     async def begin(self) -> dict[str, int]:
         """Where each topic is followed from. Raises StreamNotFound, and what asking raises."""
         for topic, diff in await self._ask(0):
@@ -205,7 +211,8 @@ class Others:
 
     def _send(self, topic: _Followed, diff: Diff | None) -> None:
         # The next question begins with the others: one that always has something leaves them their turn.
-        del self._topics[topic.name]
+        if self._topics.pop(topic.name, None) is not topic:
+            return  # it is not followed any more
         if diff is None:
             self._outlet.gone(topic.name)
             return
