@@ -20,6 +20,7 @@ from headwater.engine.reads import Reads
 from headwater.engine.reads_by_id import ReadsById
 from headwater.engine.record_reads import RecordReads
 from headwater.engine.recovery import recover
+from headwater.engine.router_definitions import RouterDefinitions
 from headwater.engine.topic_deletes import TopicDeletes
 from headwater.log.null import NullLog
 from headwater.model.commands import Append, Command, Create, Durability, Producer
@@ -187,6 +188,7 @@ def owned_on(group: Group, lake: Lake | None = None) -> Any:
     reads = Reads(group, lake)
     by_number, marks = RecordReads(group, reads), Marks(group)
     placements = group.domains[Placements.name] = Placements(group.catalog)
+    group.domains[RouterDefinitions.name] = RouterDefinitions()
     return SimpleNamespace(
         group=group,
         reads=reads,

@@ -1,2 +1,2 @@
-"""Topics at work. Tests of this folder run on simulated time unless they say otherwise:
-nothing here waits for a clock."""
+"""Topics at work: processes are simulated by engines that are joined by a wire; some tests start real nodes.
+Tests of the scheduler run on simulated time; nothing asserts how long something takes."""

@@ -213,7 +213,11 @@ class Engine:
     async def confirm(self, key: str) -> None:
         """Returns when nobody else can have acknowledged anything for the stream of that name since the call, which
         takes an entry of a log that others could own. Raises NotServedHere, GroupMoved."""
-        lease = self._leases.get(self.group(key).number)
+        await self.confirm_group(self.group(key).number)
+
+    async def confirm_group(self, number: int) -> None:
+        """The same for all streams of a group of this process."""
+        lease = self._leases.get(number)
         if lease is not None:
             await lease.confirm()
 

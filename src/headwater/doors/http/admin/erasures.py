@@ -3,7 +3,7 @@
 Owns `/__headwater/erase` and `/__headwater/erase/known`. Never deletes a stream, and never answers with a name.
 
     POST /__headwater/erase          {"stream": "users/4711"} -> the same, and log_positions, table_version, ...
-    POST /__headwater/erase/known    {"stream": "users/4711"} -> stream_hash, subscriptions; changes nothing
+    POST /__headwater/erase/known    {"stream": "users/4711"} -> stream_hash, subscriptions, routers; changes nothing
 
 Every group is cleared: which one held a stream that is gone is known to nobody, as a fork lives with its source.
 """
@@ -37,12 +37,15 @@ class Erasures:
         hash_name: Callable[[str], str] | None,
         subscriptions_of: Callable[[str], Awaitable[list[str]]],
         settings: Settings,
+        routers_of: Callable[[str], Awaitable[list[str]]] | None = None,
     ) -> None:
         """`hash_name` is None for a node that keeps nothing."""
         self._engine = engine
         self._hash_name = hash_name
         self._subscriptions_of = subscriptions_of
         """Ids of the subscriptions that name a stream, by its key."""
+        self._routers_of = routers_of
+        """The same for routers."""
         self._settings = settings
         engine.questions.register("erase", self._answer_erase)
 
@@ -62,6 +65,8 @@ class Erasures:
     async def _answer(self, exchange: Exchange, key: str, name_hash: str, erasing: bool) -> None:
         questions = self._engine.questions
         facts: dict[str, object] = {"stream_hash": name_hash, "subscriptions": await self._subscriptions_of(key)}
+        if self._routers_of is not None:
+            facts["routers"] = await self._routers_of(key)
         if erasing:
             numbers = range(self._engine.groups_count)
             asked = (questions.ask_owner(number, "erase", number, key, into=Erased) for number in numbers)
