@@ -44,13 +44,13 @@ def _load(work: str, server: Server, timeout_s: float = 300, **spec: object) -> 
     return generator.run("bench.lake_load", everything, timeout_s)
 
 
-def _with(*flags: str) -> Peer:
+def with_flags(*flags: str) -> Peer:
     plain = peers.headwater(FSYNC)
     return replace(plain, command=lambda data: [*plain.command(data), *flags])
 
 
-def _send(server: Server, method: str, path: str) -> bytes:
-    with Exchange(server.port) as exchange:
+def _send(server: Server, method: str, path: str, timeout_s: float = 30) -> bytes:
+    with Exchange(server.port, timeout_s) as exchange:
         answer = exchange.send(request(method, path, server.port, body=b"" if method == "POST" else None))
     if answer.status != 200:
         raise generator.Failed(f"{method} {path} answered {answer.status} {answer.body[:300]!r}")
@@ -61,8 +61,9 @@ def _metric(server: Server, name: str) -> int:
     return json.loads(_send(server, "GET", "/__headwater/metrics"))[name]
 
 
-def _flush(server: Server) -> None:
-    while json.loads(_send(server, "POST", "/__headwater/flush"))["flushed_bytes"]:
+def flush(server: Server, timeout_s: float = 30) -> None:
+    """Until nothing is left to settle; `timeout_s` is for one pass."""
+    while json.loads(_send(server, "POST", "/__headwater/flush", timeout_s))["flushed_bytes"]:
         pass
 
 
@@ -77,13 +78,13 @@ def run_b5(settings: Settings) -> list[Result]:
     """One long stream, in memory and then in the lake, beside a plain file behind the same event loop."""
     size = STREAM_BYTES_QUICK if settings.quick else STREAM_BYTES
     found: dict[str, list[dict]] = {"file": [], "hot": [], "cold": []}
-    peer = _with(*COLD_FLAGS)
+    peer = with_flags(*COLD_FLAGS)
     for number in range(settings.rounds):
         with _plain_file(size) as plain, peers.serving(peer) as server:
             _load("fill", server, stream="bench/long", bytes=size, record_bytes=RECORD_BYTES)
             found["hot"].append(_load("catch_up", server, stream="bench/long", bytes=size))
             found["file"].append(_load("catch_up", plain, path="/file", bytes=size))
-            _flush(server)
+            flush(server)
             found["cold"].append(_load("catch_up", server, stream="bench/long", bytes=size))
             found["file"].append(_load("catch_up", plain, path="/file", bytes=size))
         for name, rounds in found.items():
@@ -104,10 +105,10 @@ def _keep_cold_profile(size: int) -> None:
     """The event loop's share of a cold read: a node that finds everything settled, profiled while it is read once."""
     raw = peers.scratch_directory() / "cold.pstats"
     try:
-        with _standing(COLD_FLAGS) as start:
+        with standing(COLD_FLAGS) as start:
             server = start()
             _load("fill", server, stream="bench/long", bytes=size, record_bytes=RECORD_BYTES)
-            _flush(server)
+            flush(server)
             server = start({"HEADWATER_PROFILE": str(raw)})
             _load("catch_up", server, stream="bench/long", bytes=size)
         kept = cost.PROFILES / "cold-read.txt"
@@ -140,7 +141,7 @@ def run_b8(settings: Settings) -> list[Result]:
 def many(streams: int) -> Result:
     """Streams are created, one in a hundred is written to, all fall idle; then the node is killed and started again."""
     flags = ("--streams-loaded-max", str(LOADED_MAX), "--checkpoint-interval-ms", "1000", "--flush-bytes", "1MiB")
-    with _standing(flags) as start:
+    with standing(flags) as start:
         server = start()
         # The first third fills the node's caches and takes what a burst of creations needs: that is there only once.
         warm = streams // 3
@@ -197,7 +198,7 @@ def _touch(server: Server, first: int, until: int) -> None:
 def _await_idle(server: Server) -> float:
     """Until everything has settled and no more streams are loaded than may be."""
     began_s = time.monotonic()
-    _flush(server)
+    flush(server)
     while (loaded := _metric(server, "streams_loaded")) > LOADED_MAX:
         if time.monotonic() - began_s > SETTLE_S_MAX:
             raise generator.Failed(f"{loaded} streams are still loaded after {SETTLE_S_MAX:.0f} s")
@@ -206,10 +207,10 @@ def _await_idle(server: Server) -> float:
 
 
 @contextmanager
-def _standing(flags: tuple[str, ...]) -> Iterator[Callable[..., Server]]:
+def standing(flags: tuple[str, ...]) -> Iterator[Callable[..., Server]]:
     """A node that can be started several times on the same directory, each time with variables of its own."""
     directory = peers.scratch_directory()
-    peer = _with(*flags)
+    peer = with_flags(*flags)
     running: list[subprocess.Popen[bytes]] = []
 
     def start(variables: dict[str, str] | None = None) -> Server:
@@ -247,9 +248,9 @@ def run_b9(settings: Settings) -> list[Result]:
     lose to the processors, which two generators and a reader share with the node.
     """
     window_s = max(settings.seconds, 3.0) * 2
-    quiet = _with("--flush-bytes", "1GiB", "--lake-cache-bytes", "1MiB")
+    quiet = with_flags("--flush-bytes", "1GiB", "--lake-cache-bytes", "1MiB")
     # 3,200 appends of 1 kB a second: a flush every 0.3 s.
-    mixed = _with("--flush-bytes", "1MiB", "--lake-cache-bytes", "1MiB")
+    mixed = with_flags("--flush-bytes", "1MiB", "--lake-cache-bytes", "1MiB")
     found: dict[str, list[dict]] = {"alone": [], "elsewhere": [], "beside": []}
     for number in range(settings.rounds):
         for name, peer in (("alone", quiet), ("elsewhere", quiet), ("beside", mixed)):
@@ -271,7 +272,7 @@ def _paced(server: Server, neighbour: tuple[Server, str | None] | None, window_s
     """`neighbour` is whom the reader reads from, and which path if not the stream."""
     reader = None
     _load("fill", server, stream="bench/cold", bytes=COLD_BYTES, record_bytes=RECORD_BYTES)
-    _flush(server)
+    flush(server)
     if neighbour is not None:
         spec = {"work": "read_for_ever", "port": neighbour[0].port, "stream": "bench/cold", "bytes": COLD_BYTES}
         spec |= {"path": neighbour[1], "window_s": window_s + 2, "pause_s": 0.05}

@@ -83,7 +83,7 @@ def redis() -> Peer:
 
     def install() -> None:
         if shutil.which("redis-server") is None:
-            raise Failed("redis-server is not on the PATH; B7 needs it: tools/system-packages.sh bench")
+            raise Failed("redis-server is not on the PATH; B7 and B14 need it: tools/system-packages.sh bench")
 
     ready = re.compile(r"port=(\d+)(?s:.*)Ready to accept connections")
     return Peer("redis", FSYNC, command, install, ready)

@@ -19,6 +19,7 @@ from bench import (
     replay,
     s3p,
     spark,
+    topics,
     workers,
 )
 from bench.report import Result
@@ -49,6 +50,9 @@ BENCHMARKS = {
         Benchmark("B11", "Spark: 10,000,000 rows of the lake, beside spark.read.parquet", spark.run_b11),
         Benchmark("B12", "CPU per append, with a profile", cost.run_b12),
         Benchmark("B13", "CPU per append with 1, 2 and 4 workers, and what 8 and 16 cores would do", workers.run_b13),
+        Benchmark(
+            "B14", "topics and queues: delivery, claims beside Redis and RQ, deletes by tag", topics.run_b14, False
+        ),
         Benchmark("FOLD", "bootstrap of a folded stream beside its replay; derive and fold on Spark", fold.run_fold),
         Benchmark("SKETCH", "appends beside a bare sketch of the append path", append.run_sketch, False),
         Benchmark("MANY", "a bucket of 1,000,000 streams: listing a page, creating one", many_streams.run_many, False),

@@ -10,7 +10,7 @@ import time
 import uvloop
 
 from bench import generator, proc
-from bench.wire import STREAM_ROOT, Exchange, ResponseReader, append_request, request
+from bench.wire import STREAM_ROOT, Exchange, Response, ResponseReader, append_request, request
 
 MESSAGE_BYTES = 100
 CONNECT_AT_ONCE = 50
@@ -44,8 +44,7 @@ class Fanout:
 
     async def run(self) -> dict:
         loop = asyncio.get_running_loop()
-        with Exchange(self.port) as exchange:
-            exchange.create(self.spec["stream"], "text/plain")
+        self.prepare()
         transports = await self._subscribe()
         writer = Writer(self)
         transport, _ = await loop.create_connection(lambda: writer, "127.0.0.1", self.port)
@@ -81,10 +80,28 @@ class Fanout:
             "cut": self.cut,
         }
 
+    # ---- what another kind of stream does in its own way ----
+
+    def prepare(self) -> None:
+        with Exchange(self.port) as exchange:
+            exchange.create(self.spec["stream"], "text/plain")
+
+    def tail_request(self) -> bytes:
+        path = f"{STREAM_ROOT}{self.spec['stream']}?offset=now&live=sse"
+        return request("GET", path, self.port, [("Accept", "text/event-stream")])
+
+    def write_request(self, number: int) -> bytes:
+        return append_request(self.spec["stream"], self.port, "text/plain", message(number))
+
+    def answered(self, response: Response) -> None:
+        if response.status // 100 != 2:
+            self.refused += 1
+
+    # ----
+
     async def _subscribe(self) -> list[asyncio.BaseTransport]:
         loop = asyncio.get_running_loop()
-        path = f"{STREAM_ROOT}{self.spec['stream']}?offset=now&live=sse"
-        raw = request("GET", path, self.port, [("Accept", "text/event-stream")])
+        raw = self.tail_request()
         count, transports = self.spec["subscribers"], []
         deadline = time.monotonic() + 30
         while len(transports) < count:
@@ -122,7 +139,7 @@ class Writer(asyncio.Protocol):
         if not fanout.writing:
             return
         number = len(fanout.sent_ns)
-        raw = append_request(fanout.spec["stream"], fanout.port, "text/plain", message(number))
+        raw = fanout.write_request(number)
         fanout.waiting_for.append(fanout.spec["subscribers"])
         fanout.last_ns.append(0)
         fanout.sent_ns.append(time.perf_counter_ns())
@@ -130,8 +147,7 @@ class Writer(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         for response in self._reader.feed(data):
-            if response.status // 100 != 2:
-                self._fanout.refused += 1
+            self._fanout.answered(response)
             spent_s = (time.perf_counter_ns() - self._fanout.sent_ns[-1]) / 1e9
             loop = asyncio.get_running_loop()
             loop.call_later(max(0.0, self._fanout.spec["interval_ms"] / 1e3 - spent_s), self.send)

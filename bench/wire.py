@@ -92,9 +92,9 @@ class ResponseReader:
 class Exchange:
     """One blocking keep-alive connection for the work around a timed window."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, timeout_s: float = 30) -> None:
         self._port = port
-        self._socket = socket.create_connection(("127.0.0.1", port), timeout=30)
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=timeout_s)
         self._reader = ResponseReader()
 
     def __enter__(self) -> "Exchange":

@@ -453,7 +453,7 @@ def test_a_constraint_that_is_no_exact_version_is_refused(line: str) -> None:
 # --- tests --------------------------------------------------------------------------------------------------
 
 
-BESIDE_ROOMS = {"browser", "clients", "conformance", "crash", "deploy", "support"}
+BESIDE_ROOMS = {"bench", "browser", "clients", "conformance", "crash", "deploy", "support"}
 """Folders of tests that are about more than a room of the package, or that tests share."""
 
 

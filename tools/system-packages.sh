@@ -16,7 +16,7 @@ needed=(
 )
 
 if [ "${1-}" = bench ]; then
-  needed+=("redis-server redis-server") # the peer of B7
+  needed+=("redis-server redis-server") # the peer of B7 and B14
 fi
 
 # Servers are there, and not everybody's PATH leads there.

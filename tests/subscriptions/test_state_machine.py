@@ -227,7 +227,7 @@ class Machine(RuleBasedStateMachine):
         assert (sub.wake.holder if sub.wake else None) == slow.holder
         assert (sub.wake.lease_until_ms if sub.wake else None) == slow.lease_until
         assert sub.failures == slow.failures
-        assert model.next_at_ms(sub) is None or slow.wake_id is not None
+        assert model.next_at_ms(sub, self.now) is None or slow.wake_id is not None
 
     @invariant()
     def generations_grow_strictly(self) -> None:
@@ -311,7 +311,7 @@ class Webhook(Machine):
         slow.failures += 1
         base = min(60_000, 1_000 * 2 ** (slow.failures - 1))
         assert 0.8 * base - 1 <= event.retry_at_ms - self.now <= 1.2 * base + 1
-        assert model.next_at_ms(self.sub) == event.retry_at_ms
+        assert model.next_at_ms(self.sub, self.now) == event.retry_at_ms
 
 
 def state_of(sub: Subscription) -> object:

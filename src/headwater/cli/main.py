@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from headwater import __version__, config
-from headwater.cli import cluster, ctl, lake, pipeline, s3p, stream
+from headwater.cli import cluster, ctl, lake, pipeline, queue, s3p, stream, topic
 from headwater.cli.doctor import doctor
 from headwater.cli.serve import EPILOG, serve, settings_or_exit, with_settings
 from headwater.setting_rules import CLUSTER_RULES, MEMORY_RULE, RELATIONS
@@ -25,6 +25,8 @@ config_app = typer.Typer(help="See the settings in force, or what all of them me
 
 app.command(epilog=EPILOG)(with_settings(serve))
 app.add_typer(stream.app, name="stream")
+app.add_typer(topic.app, name="topic")
+app.add_typer(queue.app, name="queue")
 app.command("s3p")(s3p.shell)
 app.add_typer(ctl.app, name="ctl")
 app.add_typer(lake.app, name="lake")

@@ -129,6 +129,12 @@ class Connection:
     def close(self) -> None:
         self._http.close()
 
+    def wait_for(self, timeout_s: float) -> None:
+        """From now on this is the time of connecting, and of every read and write."""
+        self._http.timeout = timeout_s
+        if self._http.sock is not None:
+            self._http.sock.settimeout(timeout_s)
+
     def request(
         self,
         method: str,

@@ -23,6 +23,8 @@ from headwater.model.names import DEFAULT_BUCKET
 WEBHOOK, PULL_WAKE = "webhook", "pull-wake"
 LEASE_MS_MIN, LEASE_MS_MAX, LEASE_MS_DEFAULT = 1_000, 600_000, 30_000
 RETRY_MS_FIRST, RETRY_MS_MAX = 1_000, 60_000
+CLOCK_STEP_MS_MAX = 10_000
+"""By how much clocks of nodes may differ, or one be set back, before moments that they set are taken for wrong."""
 JITTER_STEPS = 1_000
 RESERVED = "__ds"
 
@@ -218,7 +220,7 @@ def claim(sub: Subscription, worker: str, wake_id: str, now_ms: int) -> list[Cha
     events: list[Change] = []
     current = sub.wake
     if current is not None and current.lease_until_ms is not None:
-        if now_ms < current.lease_until_ms:
+        if not lease_over(sub, now_ms):
             raise AlreadyClaimed(current.holder or "", sub.generation)
         events.append(Ended(sub.uid))
         current = None
@@ -263,15 +265,30 @@ def fence(sub: Subscription, shown: Shown, now_ms: int) -> None:
         raise Fenced
     if sub.config.kind == PULL_WAKE and current.holder is None:
         raise Fenced
-    if current.lease_until_ms is not None and now_ms >= current.lease_until_ms:
+    if current.lease_until_ms is not None and lease_over(sub, now_ms):
         raise Fenced
 
 
 def expire(sub: Subscription, now_ms: int) -> Ended | None:
-    current = sub.wake
-    if current is None or current.lease_until_ms is None or now_ms < current.lease_until_ms:
-        return None
-    return Ended(sub.uid)
+    return Ended(sub.uid) if lease_over(sub, now_ms) else None
+
+
+def lease_over(sub: Subscription, now_ms: int) -> bool:
+    """True when there is a lease, and its time has passed."""
+    until_ms = None if sub.wake is None else sub.wake.lease_until_ms
+    return until_ms is not None and _come(until_ms, sub.config.lease_ms, now_ms)
+
+
+def retry_due(sub: Subscription, now_ms: int) -> bool:
+    """True when a delivery failed, and may be tried again."""
+    return sub.retry_at_ms > 0 and _come(sub.retry_at_ms, RETRY_MS_MAX + RETRY_MS_MAX // 5, now_ms)
+
+
+def _come(at_ms: int, ahead_ms: int, now_ms: int) -> bool:
+    """Whether a moment has come that was set `ahead_ms` before, at most.
+
+    One that lies further ahead was set by a clock that was wrong, perhaps of another node: nobody waits for it."""
+    return now_ms >= at_ms or at_ms > now_ms + ahead_ms + CLOCK_STEP_MS_MAX
 
 
 def abandon(sub: Subscription) -> Ended | None:
@@ -315,14 +332,14 @@ def unlink(sub: Subscription, path: str) -> Unlinked | None:
     return Unlinked(sub.uid, path, link.sid != 0 and covers(sub.config, path))
 
 
-def next_at_ms(sub: Subscription) -> int | None:
+def next_at_ms(sub: Subscription, now_ms: int) -> int | None:
     """When the subscription wants to be looked at although nothing happened: a lease passes, a retry is due."""
     current = sub.wake
     if current is None:
         return None
     if current.lease_until_ms is not None:
-        return current.lease_until_ms
-    return sub.retry_at_ms or None
+        return now_ms if lease_over(sub, now_ms) else current.lease_until_ms
+    return now_ms if retry_due(sub, now_ms) else sub.retry_at_ms or None
 
 
 # ---- what is true afterwards ------------------------------------------------------------------------------------

@@ -88,7 +88,7 @@ class Deliveries:
         """Queues an attempt if one is due and none is under way."""
         if self._due(sub) is None or sub.uid in self._under_way:
             return
-        if sub.retry_at_ms > self._wakes.now_ms():
+        if sub.retry_at_ms and not model.retry_due(sub, self._wakes.now_ms()):
             return  # the clock of `wakes` calls
         self._under_way.add(sub.uid)
         self._queue.submit(self._client.host(sub.config.url or ""), partial(self._attempt, sub))

@@ -56,6 +56,8 @@ class Wakes:
         self._timer_at: dict[str, int] = {}
         """By uid: the one entry of `_timers` that counts."""
         self._alarm: asyncio.TimerHandle | None = None
+        self._seen_ms = 0
+        """What the clock said at the last tick."""
         self._stopped = False
 
     def stop(self) -> None:
@@ -114,7 +116,7 @@ class Wakes:
 
     def follow(self, sub: Subscription) -> None:
         """Sees to what the subscription's state asks for next."""
-        at_ms = model.next_at_ms(sub)
+        at_ms = model.next_at_ms(sub, self.now_ms())
         if at_ms is not None:
             queued = self._timer_at.get(sub.uid)
             if queued is None or at_ms < queued:
@@ -158,6 +160,9 @@ class Wakes:
     def tick(self) -> None:
         """Leases that passed and retries that are due. Cost: logarithmic in those that are under way."""
         now_ms = self.now_ms()
+        if now_ms < self._seen_ms - model.CLOCK_STEP_MS_MAX:
+            self._begin_timers_again()
+        self._seen_ms = now_ms
         count = 0
         while self._timers and self._timers[0][0] <= now_ms and count < SLICE_SUBSCRIPTIONS:
             at_ms, uid = heappop(self._timers)
@@ -171,11 +176,19 @@ class Wakes:
             ended = model.expire(sub, now_ms)
             if ended is not None:
                 self.try_note(ended)
-            elif sub.config.kind == WEBHOOK and sub.retry_at_ms and sub.retry_at_ms <= now_ms:
+            elif sub.config.kind == WEBHOOK and model.retry_due(sub, now_ms):
                 self.on_retry(sub)
             else:
                 self.follow(sub)
         self._set_alarm()
+
+    def _begin_timers_again(self) -> None:
+        """The clock was set back: moments that it had named before are judged by what it says now. Linear in those."""
+        uids, self._timers, self._timer_at = list(self._timer_at), [], {}
+        for uid in uids:
+            sub = self.index.by_uid.get(uid)
+            if sub is not None:
+                self.follow(sub)
 
     def now_ms(self) -> int:
         return self._engine.clock.now_ms()

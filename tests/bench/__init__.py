@@ -1,0 +1,1 @@
+"""The parts of benchmarks that can be wrong without anybody noticing: what a load sends, and what is compared."""
