@@ -12,6 +12,7 @@ from headwater.catalog.sqlite import SqliteCatalog
 from headwater.catalog.without_log import SIDS_SKIPPED, Cut, cut, survey
 from headwater.model.events import Forked
 from headwater.model.extents import Extent
+from headwater.model.holes import Holes, Run
 from headwater.model.lineage import DOMAIN, IDENTITY
 from headwater.model.row import StreamRow
 from tests.catalog import change, stream_row
@@ -106,3 +107,40 @@ def test_a_catalog_that_lacks_the_place_of_settled_records_is_not_cut(path: Path
     catalog_of(path, [stream_row(key="b/hot", sid=1, tail=90, count=9, cold_end=60)], [])
     with pytest.raises(sqlite3.DatabaseError, match="holds b/hot up to 60"):
         cut(path, IDENTITY_OF_NEW)
+
+
+def holes(*runs: Run) -> bytes:
+    made = Holes()
+    made.add(runs)
+    return made.packed()
+
+
+def test_deleted_records_at_the_end_of_what_settled_stay_deleted(path: Path) -> None:
+    """The lake holds none of them any more: files were rewritten since."""
+    exact = holes(Run(1, 2, 10, 20), Run(4, 6, 40, 60), Run(7, 8, 70, 80))
+    beyond = holes(Run(1, 2, 10, 20), Run(4, 7, 40, 70))
+    rows = [
+        stream_row(key="b/exact", sid=1, tail=90, count=9, cold_end=60, holes=exact),
+        stream_row(key="b/beyond", sid=2, tail=90, count=9, cold_end=60, holes=beyond),
+    ]
+    extents = [extent(sid, *place) for sid in (1, 2) for place in ((0, 10, 0, 1), (20, 40, 2, 2))]
+    catalog_of(path, rows, extents)
+    cut(path, IDENTITY_OF_NEW)
+    found = rows_of(path)
+    assert (found["b/exact"].tail, found["b/exact"].count, found["b/exact"].cold_end) == (60, 6, 60)
+    assert list(Holes(found["b/exact"].holes)) == [Run(1, 2, 10, 20), Run(4, 6, 40, 60)]
+    # Where in the hole the lake ended nobody knows: the stream goes on before it.
+    assert (found["b/beyond"].tail, found["b/beyond"].count, found["b/beyond"].cold_end) == (40, 4, 40)
+    assert list(Holes(found["b/beyond"].holes)) == [Run(1, 2, 10, 20)]
+
+
+def test_a_fork_that_lost_what_it_shared_forgets_what_it_had_deleted_of_it(path: Path) -> None:
+    source = stream_row(key="b/source", sid=1, tail=90, count=9, cold_end=60, children=1)
+    forked = Forked(1, 80, 8, 1, 0, None, 0)
+    mine = holes(Run(2, 3, 20, 30), Run(8, 9, 80, 90), Run(10, 11, 100, 110))
+    fork = stream_row(key="b/fork", sid=2, tail=120, count=12, cold_end=120, forked=forked, holes=mine)
+    catalog_of(path, [source, fork], [extent(1, 0, 60, 0, 6)])
+    cut(path, IDENTITY_OF_NEW)
+    found = rows_of(path)["b/fork"]
+    assert (found.earliest, found.first_seq) == (90, 9)
+    assert list(Holes(found.holes)) == [Run(10, 11, 100, 110)]

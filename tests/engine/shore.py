@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from headwater.engine.checkpoint import checkpoint
 from headwater.engine.flush import cut
 from headwater.engine.reads import Reads
 from headwater.engine.reads_by_id import Place, ReadsById, Record
@@ -119,3 +120,12 @@ def asked(play) -> None:  # type: ignore[no-untyped-def]
             shore.reads.close()
 
     asyncio.run(run())
+
+
+async def save(shore: Shore) -> None:
+    """A checkpoint, while the log syncs whatever is asked of it."""
+    task = asyncio.get_running_loop().create_task(checkpoint(shore.group))
+    while not task.done():
+        shore.sync()
+        await asyncio.sleep(0)
+    await task

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.engine.deletions import KEYS, TAGS, World
@@ -42,7 +42,12 @@ others = st.one_of(
 steps = st.sampled_from([appends, appends, deletes, others, others]).flatmap(lambda kind: kind)
 
 
-@settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck), deadline=None)
+@settings(
+    max_examples=EXAMPLES,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+    deadline=None,
+)
 @given(st.lists(steps, min_size=8, max_size=30), st.integers(1, 6))
 def test_every_way_of_reading_equals_a_list(history: list[Any], often: int) -> None:
     async def play() -> None:

@@ -3,18 +3,15 @@ What becomes of them in whole histories is in `test_deleted_records`."""
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from headwater.engine import marks as module
-from headwater.engine.checkpoint import checkpoint
 from headwater.engine.marks import Marks
 from headwater.model.commands import Append, Create, DeleteRecords, Fork, Trim
 from headwater.model.holes import Run
 from headwater.model.labels import Labels
 from tests.engine import KEY
-from tests.engine.shore import Shore, asked
+from tests.engine.shore import Shore, asked, save
 
 FORK = "_default/fork"
 
@@ -23,15 +20,6 @@ def post(shore: Shore, *tags: str | None, key: str = KEY) -> None:
     labels = [None if tag is None else Labels(tag) for tag in tags]
     shore.submit(Append([b"x"] * len(tags), labels=labels), key)
     shore.sync()
-
-
-async def save(shore: Shore) -> None:
-    """A checkpoint, while the log syncs whatever is asked of it."""
-    task = asyncio.get_running_loop().create_task(checkpoint(shore.group))
-    while not task.done():
-        shore.sync()
-        await asyncio.sleep(0)
-    await task
 
 
 def numbers(shore: Shore, marks: Marks, mark: str, key: str = KEY, count_max: int = 100, first: int = 0) -> list[int]:

@@ -15,7 +15,7 @@ from headwater.model.commands import Append, Delete
 from headwater.model.holes import Run
 from headwater.model.labels import Labels
 from tests.engine import KEY
-from tests.engine.shore import Shore, asked
+from tests.engine.shore import Shore, asked, save
 
 
 @pytest.fixture
@@ -117,6 +117,19 @@ def test_a_stream_that_is_not_there_or_goes_meanwhile_is_said_not_to_be(monkeypa
         desk.ask(("Eq", "a"))
         shore.submit(Delete())
         assert isinstance(desk.answer(), StreamNotFound)
+
+    asked(play)
+
+
+@pytest.mark.usefixtures("small_steps")
+def test_a_stream_that_is_unloaded_between_two_steps_is_gone_on_with() -> None:
+    async def play(shore: Shore) -> None:
+        desk = Desk(shore, ["a"] * 10)
+        shore.flush()
+        await save(shore)
+        desk.ask(("Eq", "a"))
+        del shore.group.loaded.by_key[KEY]
+        assert desk.answer() == RecordsGone(10, 11, 10)
 
     asked(play)
 

@@ -22,7 +22,7 @@ from headwater.engine.marks import Marks
 from headwater.engine.pending_answers import Outcome
 from headwater.engine.read_plan import shown_count
 from headwater.engine.record_reads import RecordReads
-from headwater.errors import Failure
+from headwater.errors import Failure, StreamNotFound
 from headwater.model.commands import DeleteRecords, Trim
 from headwater.model.events import RecordsDeleted
 from headwater.model.holes import Run
@@ -77,11 +77,15 @@ class TopicDeletes:
             if isinstance(offset, Failure):
                 done(offset)
                 return
-            deleted = max(0, until - stream.first_seq - stream.holes.before(until))
+            now = self._group.loaded.find(key)
+            if now is None or now.sid != stream.sid:
+                done(StreamNotFound())
+                return
+            deleted = max(0, until - now.first_seq - now.holes.before(until))
             self._group.submit(key, Trim(offset), _Told(partial(trimmed, deleted)))
 
         def trimmed(deleted: int, outcome: Outcome) -> None:
-            done(outcome if isinstance(outcome, Failure) else _gone(stream, deleted))
+            done(outcome if isinstance(outcome, Failure) else _gone(self._group, stream, deleted))
 
         self._records.offset_of(stream, until, found)
 
@@ -107,8 +111,11 @@ class _Matching:
     def go_on(self) -> None:
         """Looks some up. The rest waits for the next turn of the event loop, or for what was found to be deleted."""
         if not self._group.loaded.has(self._stream):
-            self._submit()  # it was deleted or has left meanwhile: the group says so
-            return
+            now = self._group.loaded.find(self._key)
+            if now is None or now.sid != self._stream.sid:
+                self._done(StreamNotFound())
+                return
+            self._stream = now  # it was unloaded and loaded again meanwhile
         rows = self._look()
         self._found += [run for run in rows if run.last <= self._until]
         self._over = len(rows) < LOOK_COUNT or (self._exact and rows[-1].last > self._until)
@@ -140,7 +147,7 @@ class _Matching:
         if isinstance(outcome, RecordsDeleted):
             self._deleted += sum(run.last - run.first for run in outcome.runs)
         if self._over:
-            self._done(_gone(self._stream, self._deleted))
+            self._done(_gone(self._group, self._stream, self._deleted))
         else:
             self.go_on()
 
@@ -152,7 +159,10 @@ class _Told:
         self.resolve = resolve
 
 
-def _gone(stream: LoadedStream, deleted: int) -> RecordsGone:
+def _gone(group: Group, stream: LoadedStream, deleted: int) -> RecordsGone:
+    now = group.loaded.find(stream.key)
+    if now is not None and now.sid == stream.sid:
+        stream = now
     return RecordsGone(deleted, stream.earliest_seq, stream.count)
 
 
