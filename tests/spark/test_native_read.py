@@ -81,7 +81,7 @@ def test_a_native_read_is_the_same_rows_as_the_source(spark: SparkSession, node:
         less = read_lake(spark, node.url, includeHeaders="true")
         assert native_files(less) == 0
         assert_shown(node, KEYS, rows_of(less))
-        assert {*COLUMNS, "tag", "node"} == set(less.columns)
+        assert {*COLUMNS, "tag", "node", "meta"} == set(less.columns)
         assert rows_of(read_lake(spark, node.url, bucket="nobody")) == []
 
 
