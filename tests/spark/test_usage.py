@@ -17,16 +17,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from headwater.lake.listing import encode_extents
+from headwater.lake.listing import encode_extents, encode_streams
 from headwater.lake.local import LocalStore
 from headwater.lake.names import data_key
 from headwater.lake.store import Data
 from headwater.lake.writer import build
 from headwater.model.deletions import Part
+from headwater.model.holes import Holes, Run
 from headwater.spark.job_runs import JobRefused
 from headwater.spark.lake_listing import File
 from headwater.spark.lake_place import Place
 from headwater.spark.node import Node as Calls
+from tests.catalog import stream_row
 from tests.lake.on_a_node.surface import append, table_rows
 from tests.lake.rows import MS, run
 from tests.spark.lakes import FLAGS, Model, delete, fill, keys, snapshot
@@ -59,6 +61,25 @@ class Counting(LocalStore):
 class CountedPlace(Place):
     def store(self) -> Counting:
         return Counting(self.url)
+
+
+def test_deleted_records_are_not_counted() -> None:
+    from headwater.spark.jobs.usage import _streams
+
+    holes = Holes()
+    holes.add([Run(2, 4, 20, 45)])
+    streams = [
+        stream_row("b/holes", 1, tail=100, count=10, earliest=10, first_seq=1, cold_end=100, holes=holes.packed()),
+        stream_row("b/whole", 2, tail=50, count=5, cold_end=50),
+    ]
+
+    class Answers(Calls):
+        def lake_streams(self) -> Iterator[bytes]:
+            yield encode_streams(streams)
+
+    (line,) = _streams(Answers("http://127.0.0.1:9"), [pa.RecordBatch.from_pydict({"id": [0]})])
+    expected = {"bucket": "b", "streams": 2, "records": 9 - 2 + 5, "bytes": 90 - 25 + 50, "hot_bytes": 0}
+    assert line.to_pylist() == [expected]
 
 
 def test_a_file_is_added_up_by_day_without_its_payloads_and_dead_rows(tmp_path: Path) -> None:

@@ -189,16 +189,19 @@ def _due(node: Node, how: Fold, wanted: Any, min_records: int, skipped: Counter[
 
 
 def _headers(page: pa.Table, how: Fold, wanted: Any, skipped: Counter[str]) -> pa.Table:
-    read = ("bucket", "stream", "incarnation", "content_type", "earliest", "first_seq", "snapshot_offset", "fork_at")
+    read = (
+        *("bucket", "stream", "incarnation", "content_type", "earliest", "first_seq", "snapshot_offset", "fork_at"),
+        "holes",
+    )
     rows = zip(*(page[name].to_pylist() for name in read), strict=True)
     found: list[tuple[int, int, bytes]] = []
-    for bucket, stream, incarnation, content_type, earliest, first_seq, snapshot, fork_at in rows:
+    for bucket, stream, incarnation, content_type, earliest, first_seq, snapshot, fork_at, holes in rows:
         if bucket == RUNS_BUCKET or not wanted.takes(bucket, stream):
             continue
         if how.json_only and media_type(content_type) != JSON:
             skipped["not_json"] += 1
-        elif earliest != (0 if snapshot is None else snapshot):
-            skipped["history_gone"] += 1  # retention took what the fold would need
+        elif earliest != (0 if snapshot is None else snapshot) or holes is not None:
+            skipped["history_gone"] += 1  # retention, or a deletion, took what the fold would need
         elif fork_at is not None and earliest < fork_at:
             skipped["forks"] += 1  # its first records are another stream's
         elif not _reachable(bucket, stream):

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headwater.model.holes import Holes
 from headwater.spark.executor_tasks import over_files, told, watching
 from headwater.spark.job_runs import JobRefused, Progress, recorded, silent
 from headwater.spark.lake_file import LakeFile, extents_of, live_mask, spans
@@ -121,12 +122,18 @@ def _streams(node: Node, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Recor
             rows = pa.ipc.open_stream(page).read_all()
             rows = rows.filter(pc.invert(rows["deleted"]))
             tail, earliest = rows["tail"], rows["earliest"]
+            deleted = [Holes(packed or b"") for packed in rows["holes"].to_pylist()]
             held = pa.table(
                 {
                     "bucket": rows["bucket"],
                     "streams": pa.array(np.ones(len(rows), np.int64)),
-                    "records": pc.subtract(rows["count"], rows["first_seq"]),
-                    "bytes": pc.subtract(tail, earliest),
+                    "records": pc.subtract(
+                        pc.subtract(rows["count"], rows["first_seq"]),
+                        pa.array([holes.count for holes in deleted], pa.int64()),
+                    ),
+                    "bytes": pc.subtract(
+                        pc.subtract(tail, earliest), pa.array([holes.bytes for holes in deleted], pa.int64())
+                    ),
                     "hot_bytes": pc.max_element_wise(
                         pc.subtract(tail, pc.max_element_wise(rows["cold_end"], earliest)), 0
                     ),
