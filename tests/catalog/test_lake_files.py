@@ -199,7 +199,7 @@ def test_rows_of_deleted_records_are_not_live(catalog: SqliteCatalog, lake_files
         change(
             rows=[
                 stream_row("_default/a", 1, tail=20, count=20, holes=holes((8, 12), (19, 20))),
-                stream_row("_default/b", 2, tail=20, count=20, earliest=3, first_seq=3),
+                stream_row("_default/b", 2, tail=20, count=20, deleted_offset=3, deleted_seq=3),
             ]
         )
     )
@@ -256,7 +256,15 @@ def test_a_catalog_from_before_there_were_deletions_is_read(catalog: SqliteCatal
 def test_extents_before_what_was_deleted_do_not_come_back_with_a_swap(
     catalog: SqliteCatalog, lake_files: LakeFiles
 ) -> None:
-    catalog.write(change(rows=[stream_row("_default/a", 1, tail=20, count=20, earliest=10, first_seq=10)]))
+    catalog.write(
+        change(
+            rows=[
+                stream_row(
+                    "_default/a", 1, tail=20, count=20, earliest=10, first_seq=10, deleted_offset=10, deleted_seq=10
+                )
+            ]
+        )
+    )
     new = [extent(1, 0, "new"), extent(1, 10, "new", 10, 10), extent(2, 0, "new", 20, 20)]
     catalog.write(change(swaps=[swapped(["old0", "old10"], ["new"], new)]))
     assert list(lake_files.extents()) == new[1:]

@@ -13,7 +13,7 @@ from headwater.model.holes import Holes, Run
 from headwater.model.row import StreamRow
 
 
-def row(sizes: list[int], first: int, deleted: set[int], evict_floor: int = 1, children: int = 0) -> StreamRow:
+def row(sizes: list[int], first: int, deleted: set[int], by_policy: bool = False, children: int = 0) -> StreamRow:
     begins = [sum(sizes[:i]) for i in range(len(sizes) + 1)]
     holes = Holes()
     for number in sorted(deleted):
@@ -30,7 +30,8 @@ def row(sizes: list[int], first: int, deleted: set[int], evict_floor: int = 1, c
         earliest=earliest,
         first_seq=first,
         holes=holes.packed(),
-        evict_floor=evict_floor,
+        deleted_seq=0 if by_policy else first,
+        deleted_offset=0 if by_policy else earliest,
         children=children,
     )
 
@@ -74,9 +75,9 @@ def test_the_parts_of_an_extent_are_its_rows_with_and_without_records(
 
 
 def test_what_a_policy_let_go_of_is_not_a_deletion() -> None:
-    assert not has_deleted(row([1, 1, 1], 2, set(), evict_floor=3))
-    assert has_deleted(row([1, 1, 1], 2, set(), evict_floor=2))
-    assert has_deleted(row([1, 1, 1], 1, {2}, evict_floor=2))
+    assert not has_deleted(row([1, 1, 1], 2, set(), by_policy=True))
+    assert has_deleted(row([1, 1, 1], 2, set()))
+    assert has_deleted(row([1, 1, 1], 1, {2}, by_policy=True))
     assert not has_deleted(row([1, 1, 1], 0, set()))
 
 

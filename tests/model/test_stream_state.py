@@ -49,6 +49,8 @@ FULL: dict[str, Any] = {
     "topic": TopicConfig(priority=134),
     "holes": HOLES.packed(),
     "evict_floor": 135,
+    "deleted_seq": 140,
+    "deleted_offset": 141,
 }
 """A value for each field that no other field has, and that is not its default."""
 

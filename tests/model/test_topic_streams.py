@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from headwater.errors import StreamExists, TooManyHoles, TopicFull
 from headwater.model import retention, stream
 from headwater.model.commands import Append, Command, Configure, Create, DeleteRecords, Retention, Trim
-from headwater.model.events import Configured, Created, RecordsDeleted, StreamEvent, Trimmed
+from headwater.model.events import Configured, Created, RecordsDeleted, SnapshotPublished, StreamEvent, Trimmed
 from headwater.model.holes import Run
 from headwater.model.labels import LABELS_BYTES, Labels
 from headwater.model.stream import Limits, Unchanged, decide
@@ -183,3 +183,21 @@ def test_a_timeline_holds_labels_beside_records_and_counts_them() -> None:
     assert timeline.drop_before(3) == 3 + 3 * RECORD_BYTES + size
     assert timeline.labels == [None]
     assert timeline.held_bytes == 1 + RECORD_BYTES
+
+
+def test_what_was_deleted_stays_so_in_the_lake_after_a_snapshot_or_a_policy_passed_it() -> None:
+    subject = Subject()
+    subject.write(9)
+    evolve(subject.stream, Trimmed(7, 1, 1, 1_000, evicted=True), 100)
+    assert subject.stream.deleted_seq == 0
+    evolve(subject.stream, SnapshotPublished(7, 2, 2, "text/plain", "blob", 1, 1_000), 110)
+    assert subject.stream.deleted_seq == 0
+    subject.delete(4)
+    evolve(subject.stream, SnapshotPublished(7, 6, 6, "text/plain", "blob", 1, 1_000), 120)
+    assert (subject.stream.deleted_seq, subject.stream.deleted_offset) == (6, 6)
+    evolve(subject.stream, Trimmed(7, 7, 7, 1_000, evicted=True), 130)
+    assert subject.stream.deleted_seq == 6
+    subject.delete(7)
+    assert (subject.stream.deleted_seq, subject.stream.first_seq) == (8, 8)
+    assert isinstance(subject.run(Trim(9)), Trimmed)
+    assert subject.stream.deleted_seq == 9

@@ -74,12 +74,12 @@ def test_a_native_read_is_the_same_rows_as_the_source(spark: SparkSession, node:
         for options in choices:
             found = in_order(rows_of(read_lake(spark, Calls(node.url), **options)))
             assert found == in_order(rows_of(load(spark, node, **options))), options
-        # A file with rows that no longer count goes through Python, also one that a snapshot has cut in the middle.
+        # A file with rows that no longer count goes through Python, and a trim in the middle of a file counts too.
         assert connection.request("DELETE", path_of("orders/gone")).status == 204
         cut = next(row for row in rows_of(load(spark, node, subscribe="orders/text")) if row["seq"] == 12)
         snapshot(connection, "orders/text", cut["offset"])
         less = read_lake(spark, node.url, includeHeaders="true")
-        assert native_files(less) == 0
+        assert 0 < native_files(less) < 3
         assert_shown(node, KEYS, rows_of(less))
         assert {*COLUMNS, "tag", "node", "meta"} == set(less.columns)
         assert rows_of(read_lake(spark, node.url, bucket="nobody")) == []

@@ -4,7 +4,7 @@ Owns that judgement: extents stay as they were written until a rewrite leaves su
 count takes a stream's deletions off its extents here. Never knows where extents or streams come from.
 
     extent   |---------------------------|      rows of one file, numbered in the stream
-    gone     ====|     |==|        |=====...    what lies before the stream's first record, and its holes
+    gone     ====|     |==|        |=====...    what was deleted at the stream's front, and its holes
     parts        |-----|  |--------|
 
 Costs a bisection and the holes that lie in the extent.
@@ -29,16 +29,15 @@ class Part(NamedTuple):
 
 
 def has_deleted(row: StreamRow) -> bool:
-    """Whether the stream has lost records in another way than by its policy. What its policy lets go of is told apart:
-    as a loss."""
-    return bool(row.holes) or row.first_seq >= row.evict_floor
+    """Whether records of the stream were deleted on purpose. What its policy lets go of is told apart: as a loss."""
+    return bool(row.holes) or row.deleted_seq > 0
 
 
 class Deletions:
     """Of one stream."""
 
     def __init__(self, row: StreamRow) -> None:
-        self._front = Run(0, row.first_seq, 0, row.earliest)
+        self._front = Run(0, row.deleted_seq, 0, row.deleted_offset)
         self._holes = Holes(row.holes)
         self.kept = row.children > 0
         """Forks may still read what the stream has deleted: no rewrite leaves it out."""

@@ -75,6 +75,11 @@ class StreamRow(msgspec.Struct, frozen=True, array_like=True):
     """Packed, see `model.holes`."""
     evict_floor: int = 1
     """The first record, counted from 1, that the stream's policy has not taken away."""
+    deleted_seq: int = 0
+    """How many records lie before the end of what was last deleted, or trimmed, on purpose at the stream's front. What
+    a snapshot stands for and what a policy took is not deleted: settled rows of it go with their files."""
+    deleted_offset: int = 0
+    """And where that end is."""
 
     @property
     def deadline_ms(self) -> int | None:

@@ -85,6 +85,8 @@ class Stream:
         self.topic = row.topic
         self.holes = Holes(row.holes)
         self.evict_floor = row.evict_floor
+        self.deleted_seq = row.deleted_seq
+        self.deleted_offset = row.deleted_offset
         self.timeline = Timeline(row.tail, row.count)
         self.touch(row.touched_ms)
 
@@ -122,6 +124,8 @@ class Stream:
             topic=self.topic,
             holes=self.holes.packed(),
             evict_floor=self.evict_floor,
+            deleted_seq=self.deleted_seq,
+            deleted_offset=self.deleted_offset,
         )
 
     def touch(self, at_ms: int) -> None:
@@ -240,15 +244,15 @@ def evolve(stream: Stream, event: StreamEvent, position: int) -> None:
     elif isinstance(event, Trimmed):
         if event.evicted:
             stream.evict_floor = event.first_seq + 1
-        _forget_before(stream, event.earliest, event.first_seq, event.position, position)
+        _forget_before(stream, event.earliest, event.first_seq, event.position, position, not event.evicted)
     elif isinstance(event, RecordsDeleted):
         stream.holes.add(event.runs)
-        _forget_before(stream, stream.earliest, stream.first_seq, 0, position)
+        _forget_before(stream, stream.earliest, stream.first_seq, 0, position, True)
     elif isinstance(event, Configured):
         stream.retention, stream.topic = event.retention, event.topic
     elif isinstance(event, SnapshotPublished):
         stream.snapshot = Snapshot(event.offset, event.content_type, event.blob, event.size)
-        _forget_before(stream, event.offset, event.first_seq, event.position, position)
+        _forget_before(stream, event.offset, event.first_seq, event.position, position, False)
     elif isinstance(event, Deleted):
         stream.soft_deleted = event.soft
     else:
@@ -256,9 +260,13 @@ def evolve(stream: Stream, event: StreamEvent, position: int) -> None:
     stream.position = position
 
 
-def _forget_before(stream: Stream, offset: int, seq: int, lost: int, position: int) -> None:
+def _forget_before(stream: Stream, offset: int, seq: int, lost: int, position: int, deleted: bool) -> None:
     """Moves the earliest offset. Records that forks share stay; so does a snapshot, its author's only copy."""
+    before, holes_count = stream.first_seq, len(stream.holes)
     stream.first_seq, stream.earliest = seq, offset = stream.holes.cut(seq, offset)
+    # Holes that are not named any more count as deleted together with what lies between them: nobody reads that.
+    if (deleted and seq > before) or len(stream.holes) < holes_count:
+        stream.deleted_seq, stream.deleted_offset = seq, offset
     if lost > stream.lost_position:
         stream.lost_position, stream.lost_at = lost, position
     timeline = stream.timeline

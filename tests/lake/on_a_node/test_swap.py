@@ -199,8 +199,8 @@ def test_streams_deleted_or_trimmed_meanwhile_stay_so(node: Node, place: Path) -
         answer = connection.request("PUT", f"/swap/b/snapshot/{edge:020d}", {"Content-Type": "text/plain"}, b"so far")
         assert answer.status in (200, 201, 204), answer
     told = swapped(node, old, [new])
-    # The file's first extent of b is gone, and the first record of the second one: the snapshot lies behind it.
-    assert told == {"removed_rows": 9 + 5, "added_rows": 9 + 5, "dropped_rows": 9 + 4}
+    # The file's first extent of b is gone; the second one stays whole, because the snapshot lies within it.
+    assert told == {"removed_rows": 9 + 6, "added_rows": 9 + 6, "dropped_rows": 9 + 3}
     for restart in (False, True):
         if restart:
             node.restart()
@@ -286,13 +286,14 @@ WRONG = {
 
 def assert_refused(node: Node, remove: list[str], add: list[str], why: str = "") -> None:
     """Whatever is asked, nothing changes."""
-    before, files = contents(node), listing(node)
+    # Not where the log is: a batch that was being written when the question came may move that.
+    before, files = contents(node), listing(node)["files"]
     rows = table_rows(node.data_directory / "lake")
     answer = swap(node, remove, add)
     assert answer.status == 409, answer
     error = answer.json()["error"]
     assert error["code"] == "swap_refused" and why in error["message"], error
-    assert listing(node) == files and contents(node) == before
+    assert listing(node)["files"] == files and contents(node) == before
     assert table_rows(node.data_directory / "lake") == rows
 
 
