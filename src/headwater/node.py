@@ -50,6 +50,8 @@ from headwater.doors.http.server import HttpServer
 from headwater.doors.http.snapshots import Snapshots
 from headwater.doors.http.subscriptions import PREFIX as SUBSCRIPTIONS_PREFIX
 from headwater.doors.http.subscriptions import Subscriptions
+from headwater.doors.http.topics.door import TopicDoor
+from headwater.doors.http.topics.routes import PREFIX as TOPICS_PREFIX
 from headwater.doors.http.wire import Budget
 from headwater.doors.s3p.names import first_owner
 from headwater.doors.s3p.server import S3pServer
@@ -167,6 +169,8 @@ class Node:
         self._bulk_snapshots = BulkSnapshots(engine, blobs, settings, rng)
         routes.call("/__headwater/snapshots", self._bulk_snapshots.handle)
         routes.call("/__headwater/tail", Tails(engine, settings, self._groups.membership).handle)
+        topics = TopicDoor(engine, settings, self._groups.in_cluster, routes.where)
+        routes.call(TOPICS_PREFIX, topics.routes.handle)
         return routes
 
     def _pipeline_calls(self, routes: Routes, engine: Engine, store: ObjectStore, lake: DeltaLake | None) -> None:

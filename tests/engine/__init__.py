@@ -17,6 +17,7 @@ from headwater.engine.placements import Placements
 from headwater.engine.read_plan import plan
 from headwater.engine.reads import Reads
 from headwater.engine.reads_by_id import ReadsById
+from headwater.engine.record_reads import RecordReads
 from headwater.engine.recovery import recover
 from headwater.log.null import NullLog
 from headwater.model.commands import Append, Command, Create, Durability, Producer
@@ -187,6 +188,7 @@ def owned_on(group: Group, lake: Lake | None = None) -> Any:
         group=group,
         reads=reads,
         by_id=ReadsById(group, reads),
+        by_number=RecordReads(group, reads),
         number=group.number,
         placements=placements,
         recover=partial(recover, group),

@@ -316,7 +316,7 @@ def test_a_follower_is_woken_once_for_all_that_one_pass_made_visible_after_the_w
     assert ear.wakes == []
     bench.sync()
     assert ear.wakes == [6]
-    bench.group.unfollow(stream, ear)
+    stream.followers.discard(ear)
     bench.post()
     bench.sync()
     assert ear.wakes == [6]
@@ -355,7 +355,7 @@ def test_a_follower_that_leaves_while_others_are_woken_is_no_trouble() -> None:
     class Leaver(Ear):
         def wake(self, stream: LoadedStream) -> None:
             super().wake(stream)
-            bench.group.unfollow(stream, self)
+            stream.followers.discard(self)
 
     ears = [Leaver() for _ in range(5)]
     for ear in ears:

@@ -41,7 +41,7 @@ class Prepared:
     def settle(self, runs: list[Run], writer: Writer) -> tuple[str, list[Extent]]:
         raise NotImplementedError
 
-    def read(self, extent: Extent, start: int, end: int) -> Records:
+    def read(self, extent: Extent, start: int, end: int, labels: bool = False) -> Records:
         raise NotImplementedError
 
 

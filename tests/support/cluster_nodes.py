@@ -42,6 +42,7 @@ from headwater.engine.group import Group
 from headwater.engine.placements import Placements
 from headwater.engine.reads import Reads
 from headwater.engine.reads_by_id import ReadsById
+from headwater.engine.record_reads import RecordReads
 from headwater.log.null import NullLog
 from headwater.log.object_places import DirectoryPlace
 from headwater.model.names import DEFAULT_BUCKET
@@ -79,8 +80,10 @@ def made_group(number: int) -> Any:
     group = Group(NullLog(), SqliteCatalog(None), SystemClock(), schedule, Limits(), 1 << 30, number, GROUPS)
     reads = Reads(group, None)
     placements = group.domains[Placements.name] = Placements(group.catalog)
-    by_id = ReadsById(group, reads)
-    return SimpleNamespace(group=group, reads=reads, by_id=by_id, number=number, placements=placements)
+    by_id, by_number = ReadsById(group, reads), RecordReads(group, reads)
+    return SimpleNamespace(
+        group=group, reads=reads, by_id=by_id, by_number=by_number, number=number, placements=placements
+    )
 
 
 class ClusterNode:

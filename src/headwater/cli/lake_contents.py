@@ -9,6 +9,7 @@ import msgspec
 from xxhash import xxh3_128
 
 from headwater.cli.stopped_node import opened
+from headwater.model.holes import totals
 from headwater.model.names import bucket_of, stream_of
 from headwater.model.row import StreamRow
 
@@ -39,8 +40,9 @@ def count(data: Path, log_file_bytes: int) -> Contents:
         for row in stopped.streams():
             digest.update(_pack(_facts(row)))
             streams += 1
-            records += row.count - row.first_seq
-            size += row.tail - row.earliest
+            deleted, deleted_bytes = totals(row.holes)
+            records += row.count - row.first_seq - deleted
+            size += row.tail - row.earliest - deleted_bytes
             if row.snapshot is not None:
                 blobs.add(row.snapshot.blob)
         files = {extent.file for extent in stopped.extents()}
@@ -52,4 +54,5 @@ def _facts(row: StreamRow) -> tuple[object, ...]:
     producers = sorted((name, epoch, seq) for name, epoch, seq, _ in row.producers)
     snapshot = None if row.snapshot is None else (row.snapshot.offset, row.snapshot.blob, row.snapshot.size)
     place = (bucket_of(row.key), stream_of(row.key), row.sid, row.tail, row.count, producers)
-    return (*place, row.content_type, row.earliest, row.first_seq, row.closed, row.stream_seq, snapshot)
+    facts = (*place, row.content_type, row.earliest, row.first_seq, row.closed, row.stream_seq, snapshot)
+    return (*facts, row.holes) if row.holes else facts

@@ -21,6 +21,7 @@ from headwater.engine.questions import LocalQuestions, Questions
 from headwater.engine.read_plan import Slice
 from headwater.engine.reads import Done
 from headwater.engine.reads_by_id import Place, Record
+from headwater.engine.record_reads import Done as RecordsDone
 from headwater.engine.usage import ReadUsage
 from headwater.errors import Failure, GroupMoved, NotServedHere
 from headwater.model.commands import Command, Create
@@ -242,6 +243,21 @@ class Engine:
     def place_of_id(self, stream: LoadedStream, ms: int, n: int, done: Callable[[Place | Failure], None]) -> None:
         """See `ReadsById.place`."""
         self.group_of(stream).by_id.place(stream, ms, n, done)
+
+    def read_records(
+        self, stream: LoadedStream, from_seq: int, count_max: int, bytes_max: int, done: RecordsDone
+    ) -> None:
+        """See `RecordReads.read`."""
+        self.group_of(stream).by_number.read(stream, from_seq, count_max, bytes_max, done)
+
+    def offset_of(self, stream: LoadedStream, number: int, done: Callable[[int | Failure], None]) -> None:
+        """See `RecordReads.offset_of`."""
+        self.group_of(stream).by_number.offset_of(stream, number, done)
+
+    def apply_retention(self, stream: LoadedStream) -> None:
+        """Lets go of what the stream's policy does not keep: a reader that comes now is not to see what is too old."""
+        if stream.retention is not None:
+            self.group_of(stream).group.apply_retention(stream)
 
     def follow(self, stream: LoadedStream, follower: Follower) -> None:
         """Raises NotServedHere when the stream's group has left, or has left and come back: this stream never grows."""

@@ -17,7 +17,10 @@ from headwater.errors import TokenGone
 
 
 class Batch(NamedTuple):
-    """Records of one event of the log: they came together and are passed on together."""
+    """Records of one event of the log: they came together and are passed on together.
+
+    Deleted ones are left out. `Feed.take` has all that are left in one batch: there `seq` and `n` are the first one's,
+    and `ends` says of the others where they are. `hot_records` has a batch for each run of neighbours."""
 
     stream: LoadedStream
     seq: int
@@ -28,6 +31,27 @@ class Batch(NamedTuple):
     n: int
     """Id of the first record; the others count up in n."""
     position: int
+
+
+def batches(stream: LoadedStream, first: int, last: int) -> list[Batch]:
+    """Records [first, last) of a stream's timeline, all of one event, as far as the stream still has them."""
+    timeline = stream.timeline
+    if stream.earliest > timeline.start:  # forks keep what the stream itself has let go of
+        first = max(first, timeline.index_until(stream.earliest))
+    seq = timeline.seq
+    return [
+        Batch(
+            stream,
+            low,
+            timeline.begin_of(low - seq),
+            timeline.payloads[low - seq : high - seq],
+            list(timeline.ends[low - seq : high - seq]),
+            timeline.ms[low - seq],
+            timeline.n[low - seq],
+            timeline.positions[low - seq],
+        )
+        for low, high in stream.holes.live(seq + first, seq + last)
+    ]
 
 
 class Feed:
@@ -76,16 +100,14 @@ class Feed:
             else:
                 heapreplace(heap, following)
             self.position = position
-            yield Batch(
-                stream,
-                timeline.seq + index,
-                timeline.begin_of(index),
-                timeline.payloads[index:last],
-                list(timeline.ends[index:last]),
-                timeline.ms[index],
-                timeline.n[index],
-                position,
-            )
+            parts = batches(stream, index, last)
+            if len(parts) == 1:
+                yield parts[0]
+            elif parts:
+                yield parts[0]._replace(
+                    payloads=[payload for part in parts for payload in part.payloads],
+                    ends=[end for part in parts for end in part.ends],
+                )
         self._grown = {sid: stream for sid, stream in self._grown.items() if self._waits(stream)}
 
     def _next(self, stream: LoadedStream, limit: int, index: int = -1) -> tuple[int, int, int, LoadedStream] | None:

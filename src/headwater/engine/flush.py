@@ -248,4 +248,5 @@ def cut(stream: LoadedStream, limit: int, bytes_max: int) -> Run | None:
         timeline.ms[:count],
         timeline.n[:count],
         timeline.positions[:count],
+        None if timeline.labels is None else timeline.labels[:count],
     )

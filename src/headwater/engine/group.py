@@ -304,11 +304,10 @@ class Group:
         """Readers know at once, as above; it is acknowledged when it is as durable as an append to the stream."""
         log, answers = self.log, self._answers
         held, earliest = stream.timeline.held_bytes, stream.earliest
-        if event.durability == Durability.EPHEMERAL:
-            position = log.tail
-        else:
-            position = log.add(event, event.durability == Durability.FSYNC)
+        unlogged = event.durability == Durability.EPHEMERAL
+        position = log.tail if unlogged else log.add(event, event.durability == Durability.FSYNC)
         evolve(stream, event, position)
+        stream.encoded = None
         self.loaded.dirty[stream.sid] = stream
         if stream.earliest > earliest:
             self.loaded.cut(stream)
@@ -318,12 +317,12 @@ class Group:
         if event.durability == Durability.FSYNC:
             answers.sync_target = position
             self._queue(position, waiter, event, None)
-        elif event.durability == Durability.DISK and position > log.written:
+            return
+        self._want_commit()
+        if event.durability == Durability.DISK and position > log.written:
             answers.disk_target = position
             answers.disk.append((position, waiter, event, None))
-            self._want_commit()
         else:
-            self._want_commit()
             waiter.resolve(event)
 
     def _configure(self, stream: LoadedStream, event: Configured, waiter: Waiter) -> None:
@@ -434,10 +433,6 @@ class Group:
             stream.followers = set()
         stream.followers.add(follower)
 
-    def unfollow(self, stream: LoadedStream, follower: Follower) -> None:
-        if stream.followers is not None:
-            stream.followers.discard(follower)
-
     def _touch(self, stream: LoadedStream, now_ms: int) -> None:
         stream.touch(now_ms)
         ttl_ms = stream.ttl_ms or 0
@@ -481,12 +476,12 @@ class Group:
         """Has the stream's retention policy looked at the next time."""
         self._retention.due[stream.sid] = stream
 
-    def apply_retention(self) -> None:
-        """Trims streams that grew beyond their policy. Cost grows with those that grew, or that hold something old."""
+    def apply_retention(self, only: LoadedStream | None = None) -> None:
+        """Trims streams that grew beyond their policy, or one. Cost grows with those that grew or hold what is old."""
         if self.closed:
             return
         now_ms = self.clock.now_ms()
-        for stream, (offset, seq, position) in self._retention.cuts(now_ms):
+        for stream, (offset, seq, position) in self._retention.cuts(now_ms, only):
             self._let_go(stream, Trimmed(stream.sid, offset, seq, now_ms, position, evicted=True), None)
 
     def told_position(self) -> int:

@@ -12,6 +12,7 @@ from heapq import heapify, heappop, heapreplace
 from typing import NamedTuple
 
 from headwater.engine.feed import Batch
+from headwater.engine.feed import batches as batches_of
 from headwater.engine.group import Group
 from headwater.engine.loaded_stream import UNBORN, LoadedStream
 
@@ -55,14 +56,16 @@ async def walk(group: Group, after: int, until: int, rows_max: int, bytes_max: i
         at, sid, stream = heap[0]
         positions = stream.timeline.positions
         last = bisect_right(positions, at)
-        batch = _batch(stream, at, last) if holding.get(sid) is stream else None
-        if batch is not None:
-            count, size = len(batch.payloads), batch.ends[-1] - batch.start
+        first = bisect_left(positions, at, 0, last)
+        parts = batches_of(stream, first, last) if holding.get(sid) is stream else []
+        if parts:
+            count = sum(len(batch.payloads) for batch in parts)
+            size = sum(batch.ends[-1] - batch.start for batch in parts)
             more = payload_bytes + size + (0 if payload_only else ROW_BYTES * (rows_count + count))
             if batches and (rows_count + count > rows_max or more > bytes_max):
                 position = taken
                 break
-            batches.append(batch)
+            batches += parts
             rows_count += count
             payload_bytes += size
         taken = at
@@ -85,23 +88,3 @@ async def _heap(group: Group, after: int, limit: int) -> list[tuple[int, int, Lo
             await asyncio.sleep(0)
     heapify(heap)
     return heap
-
-
-def _batch(stream: LoadedStream, position: int, last: int) -> Batch | None:
-    """The records of one event that the stream still has; None when it let go of all."""
-    timeline = stream.timeline
-    first = bisect_left(timeline.positions, position, 0, last)
-    if stream.earliest > timeline.start:  # forks keep what the stream itself has let go of
-        first = max(first, timeline.index_until(stream.earliest))
-    if first >= last:
-        return None
-    return Batch(
-        stream,
-        timeline.seq + first,
-        timeline.begin_of(first),
-        timeline.payloads[first:last],
-        list(timeline.ends[first:last]),
-        timeline.ms[first],
-        timeline.n[first],
-        position,
-    )

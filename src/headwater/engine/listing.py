@@ -11,6 +11,7 @@ import msgspec
 
 from headwater.engine.loaded_stream import UNBORN, LoadedStream
 from headwater.engine.loaded_streams import LoadedStreams
+from headwater.model.holes import totals
 from headwater.model.names import stream_of
 from headwater.model.row import StreamRow
 
@@ -36,7 +37,15 @@ class Page(msgspec.Struct, frozen=True):
 
 
 def page(loaded: LoadedStreams, bucket: str, prefix: str, after: str, limit: int, now_ms: int) -> Page:
-    """The `limit` streams of the bucket that follow `after`, in bytewise order of their ids.
+    """The `limit` streams of the bucket that follow `after`, in bytewise order of their ids. Costs as `rows`."""
+    found, has_more = rows(loaded, bucket, prefix, after, limit, now_ms)
+    return Page([_listed(one) for one in found], has_more)
+
+
+def rows(
+    loaded: LoadedStreams, bucket: str, prefix: str, after: str, limit: int, now_ms: int
+) -> tuple[list[StreamRow | LoadedStream], bool]:
+    """The same streams as they are kept, and whether there are more.
 
     Costs a range of the catalog's index, and a walk over the streams created since the last checkpoint; not a walk over
     the bucket.
@@ -44,16 +53,16 @@ def page(loaded: LoadedStreams, bucket: str, prefix: str, after: str, limit: int
     low = f"{bucket}/{max(after, prefix)}" if after >= prefix else f"{bucket}/{prefix}"
     exact = after < prefix or not after  # `low` itself may be a stream: the range of the catalog is exclusive
     high = _beyond(f"{bucket}/{prefix}")
-    rows: dict[str, StreamRow | LoadedStream] = {}
+    found: dict[str, StreamRow | LoadedStream] = {}
     wanted = limit + 1
     start = low
     if exact and (row := loaded.catalog.load(low)) is not None:
-        rows[low] = row
+        found[low] = row
     while True:
         part = loaded.catalog.page(start, high, wanted)
         for row in part:
-            rows[row.key] = row
-        shown = _visible(loaded, rows, now_ms)
+            found[row.key] = row
+        shown = _visible(loaded, found, now_ms)
         if len(part) < wanted or len(shown) >= wanted:
             break
         start = part[-1].key
@@ -64,8 +73,7 @@ def page(loaded: LoadedStreams, bucket: str, prefix: str, after: str, limit: int
     }
     shown.update(_visible(loaded, fresh, now_ms))
     keys = sorted(shown)[:wanted]  # code points sort as their UTF-8 bytes do
-    listed = [_listed(shown[key]) for key in keys[:limit]]
-    return Page(listed, len(keys) > limit)
+    return [shown[key] for key in keys[:limit]], len(keys) > limit
 
 
 def keys_below(loaded: LoadedStreams, start: str, position: int) -> Iterator[str]:
@@ -141,6 +149,6 @@ def _listed(row: StreamRow | LoadedStream) -> Listed:
         earliest_offset=row.earliest,
         created_at_ms=row.created_ms,
         last_write_at_ms=row.last_write_ms,
-        records=row.count - row.first_seq,
+        records=row.live_count if isinstance(row, LoadedStream) else row.count - row.first_seq - totals(row.holes)[0],
         followers=len(row.followers or ()) if live and isinstance(row, LoadedStream) else 0,
     )

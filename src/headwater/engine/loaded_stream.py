@@ -5,7 +5,7 @@ Owns visibility and followers. Never lets a reader see an event that is not as d
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from headwater.model.commands import Durability
 from headwater.model.holes import Holes
@@ -81,7 +81,7 @@ class LoadedStream(Stream):
         """Readers see records up to this offset."""
         self.closed_visible = row.closed
         self.followers: set[Follower] | None = None
-        self.encoded: dict[object, tuple[bytes, int, bool]] | None = None
+        self.encoded: dict[object, Any] | None = None
         """What followers were sent for the present tail, so that an event is encoded once (doors fill it)."""
         self.floor = 0
         """Log position after the oldest event whose payload is only in memory and log; 0 when there is none."""

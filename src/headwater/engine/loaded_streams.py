@@ -182,6 +182,9 @@ class LoadedStreams(UnsavedChanges):
 
     def hold(self, stream: LoadedStream, size: int, position: int) -> None:
         """Records that take `size` bytes are only in memory and log; the oldest came with the event at `position`."""
+        if stream.durability == Durability.EPHEMERAL:
+            self.unlogged_bytes += size
+            return
         self.hot_bytes += size
         if not stream.floor and size:
             stream.floor = position
@@ -215,6 +218,7 @@ class LoadedStreams(UnsavedChanges):
     def cut(self, stream: LoadedStream) -> None:
         """The stream's earliest offset moved; extents before it go with the next checkpoint, unless forks need them."""
         self.dirty[stream.sid] = stream
+        stream.encoded = None
         if stream.lost_position:
             self.lost[stream.sid] = stream
         if not stream.children:

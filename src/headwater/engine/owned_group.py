@@ -22,6 +22,7 @@ from headwater.engine.lake_gc import LakeGc
 from headwater.engine.placements import Placements
 from headwater.engine.reads import Reads
 from headwater.engine.reads_by_id import ReadsById
+from headwater.engine.record_reads import RecordReads
 from headwater.engine.recovery import begin_incarnation, recover
 from headwater.engine.swap import Swapper
 from headwater.engine.upkeep import Upkeep
@@ -104,6 +105,7 @@ class OwnedGroup:
         self._report = report
         self.reads = Reads(group, lake)
         self.by_id = ReadsById(group, self.reads)
+        self.by_number = RecordReads(group, self.reads)
         group.resolve_cold = self.reads.resolve
 
         def told(what: str) -> Callable[[str], None]:

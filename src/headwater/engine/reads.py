@@ -7,7 +7,7 @@ decoded in a small pool, and the result comes back as a call on the loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -17,7 +17,7 @@ from headwater.engine.group import Group
 from headwater.engine.loaded_stream import LoadedStream
 from headwater.engine.pending_answers import Waiter
 from headwater.engine.read_ahead import ANSWERS, Ahead
-from headwater.engine.read_plan import Cold, Data, Slice, plan, shown
+from headwater.engine.read_plan import Cold, Data, Slice, behind_hole, plan, shown
 from headwater.errors import BadHeader, BadQuery, BadSnapshotOffset, Failure, GroupMoved, Overloaded
 from headwater.model import forks
 from headwater.model.commands import Command, Create, ForkPoint, PublishSnapshot, Trim
@@ -36,8 +36,8 @@ FOLLOWING_BYTES = 16 << 20
 """What one step of a search for a fork's sub-offset reads."""
 
 Done = Callable[[Slice | Failure], None]
-_Found = tuple[list[Data], int, int]
-"""Payloads, the offset after them, how many records they are."""
+_Found = tuple[list[Data], int, int, int]
+"""Payloads, the offset after them, how many records they are, and how many bytes."""
 T = TypeVar("T")
 
 
@@ -84,7 +84,7 @@ class Reads:
                 done(result)
                 return
             if cold.joined:
-                self._read_ahead(cold, extents, result[1])
+                self._read_ahead(cold, extents, behind_hole(cold.stream, result[1]))
             part = _completed(cold, *result)
             following = _following_cold(cold, part)
             if following is None:
@@ -142,9 +142,9 @@ class Reads:
                 waiter.resolve(place)
             else:
                 seq, position = place[0], place[1] if held_by is stream else 0
-                self._following(stream, offset, wanted, [], lambda following: submit(seq, position, following))
+                self._following(stream, offset, seq, wanted, [], lambda following: submit(seq, position, following))
 
-        def submit(seq: int, position: int, following: list[bytes] | Failure) -> None:
+        def submit(seq: int, position: int, following: list[forks.Following] | Failure) -> None:
             try:
                 if isinstance(following, Failure):
                     raise following
@@ -166,11 +166,13 @@ class Reads:
         self,
         stream: LoadedStream,
         offset: int,
+        number: int,
         wanted: int,
-        found: list[bytes],
-        done: Callable[[list[bytes] | Failure], None],
+        found: list[forks.Following],
+        done: Callable[[list[forks.Following] | Failure], None],
     ) -> None:
-        """Calls `done` with the first `wanted` messages after `offset`, or with fewer when there are no more."""
+        """Calls `done` with the first `wanted` messages after `offset`, which has that number; with fewer when there
+        are no more."""
         if len(found) >= wanted or offset >= stream.visible:
             done(found)
             return
@@ -178,8 +180,17 @@ class Reads:
         def more(part: Slice | Failure) -> None:
             if isinstance(part, Failure):
                 done(part)
+                return
+            at, seq, holes = offset, number, stream.holes
+            for payload in part.payloads:
+                at, seq = holes.passed(at, seq)
+                found.append(forks.Following(bytes(payload), at, seq))
+                at, seq = at + len(payload), seq + 1
+            at, seq = holes.passed(at, seq)
+            if min(at, stream.visible) != part.end:
+                done(Overloaded("messages behind the offset were deleted meanwhile; try again"))
             else:
-                self._following(stream, part.end, wanted, [*found, *map(bytes, part.payloads)], done)
+                self._following(stream, part.end, seq, wanted, found, done)
 
         try:
             self.read(stream, offset, FOLLOWING_BYTES, more)
@@ -228,24 +239,24 @@ class Reads:
             self._ahead.close()
 
 
-def _completed(cold: Cold, payloads: list[Data], end: int, count: int) -> Slice:
+def _completed(cold: Cold, payloads: list[Data], end: int, count: int, size: int) -> Slice:
     """What the lake gave, and what memory holds after it as far as there is room."""
     stream = cold.stream
-    left = cold.bytes_max - (end - cold.offset)
+    left = cold.bytes_max - size
     try:
         more = plan(stream, end, left) if left > 0 and end < stream.visible else None
     except Failure:
         more = None  # trimmed or closed meanwhile: what was read is still right
     # A plan's first record comes whatever its size: here it is not the first, and has to fit.
-    if isinstance(more, Slice) and more.end - cold.offset <= cold.bytes_max:
-        payloads, end, count = [*payloads, *more.payloads], more.end, count + more.count
-    return shown(stream, payloads, cold.offset, end, count)
+    if isinstance(more, Slice) and more.size <= left:
+        payloads, end, count, size = [*payloads, *more.payloads], more.end, count + more.count, size + more.size
+    return shown(stream, payloads, cold.start, behind_hole(stream, end), count, size)
 
 
 def _following_cold(cold: Cold, part: Slice) -> Cold | None:
     """The read that has to follow where one stream's records end and those of a fork of it go on in the lake."""
-    stream, left = cold.stream, cold.bytes_max - (part.end - cold.offset)
-    if part.end != cold.until or part.end >= stream.visible or left <= 0:
+    stream, left = cold.stream, cold.bytes_max - part.size
+    if part.end < cold.until or part.end >= stream.visible or left <= 0:
         return None
     try:
         more = plan(stream, part.end, left, cold.joined)
@@ -256,10 +267,10 @@ def _following_cold(cold: Cold, part: Slice) -> Cold | None:
 
 def _put_together(cold: Cold, part: Slice, more: Slice | Failure) -> Slice:
     """Both as one answer; the first alone when the second failed or does not fit."""
-    if isinstance(more, Failure) or more.end - cold.offset > cold.bytes_max:
-        return shown(cold.stream, part.payloads, part.start, part.end, part.count)
+    if isinstance(more, Failure) or part.size + more.size > cold.bytes_max:
+        return shown(cold.stream, part.payloads, part.start, part.end, part.count, part.size)
     payloads = [*part.payloads, *more.payloads]
-    return shown(cold.stream, payloads, part.start, more.end, part.count + more.count)
+    return shown(cold.stream, payloads, part.start, more.end, part.count + more.count, part.size + more.size)
 
 
 def _at_hand(lake: Lake, extents: list[Extent], cold: Cold) -> _Found | None:
@@ -273,47 +284,63 @@ def _at_hand(lake: Lake, extents: list[Extent], cold: Cold) -> _Found | None:
 def _joined(lake: Lake, extents: list[Extent], cold: Cold, wait: bool) -> _Found | None:
     """Stretches of records from the cold offset on, up to its bounds; at least one record. None: see `Lake.stretch`."""
     stretches: list[Data] = []
-    at, count = cold.offset, 0
-    limit = min(cold.until, cold.offset + cold.bytes_max)
-    for extent in extents:
-        if stretches and at >= limit:
+    at, count, size = cold.offset, 0, 0
+    for extent, begin, end in _parts(extents, cold.pieces):
+        limit = min(end, begin + cold.bytes_max - size)
+        if stretches and begin >= limit:
             break
-        found = lake.stretch(extent, at, limit, cold.stream.is_json, wait)
+        found = lake.stretch(extent, begin, limit, cold.stream.is_json, wait)
         if found is None:
             return None
-        if found.start != at:
+        if found.start != begin:
             raise _inside()
-        if not found.count or found.end > (limit if stretches else cold.until):
+        if not found.count or found.end > (limit if stretches else end):
             break  # the rest does not fit
         stretches.append(found.data)
-        at, count = found.end, count + found.count
-        if at < extent.end:
+        at, count, size = found.end, count + found.count, size + found.end - begin
+        if at < end:
             break
     if not stretches:
         raise _nothing(extents, at)
-    return stretches, at, count
+    return stretches, at, count, size
 
 
 def _gather(lake: Lake, extents: list[Extent], cold: Cold) -> _Found:
     """Payloads from the cold offset on, up to its bounds; at least one record."""
     payloads: list[Data] = []
-    at = cold.offset
-    until = min(cold.until, cold.offset + cold.bytes_max)
-    for extent in extents:
-        if payloads and at >= until:
+    at, size = cold.offset, 0
+    for extent, begin, end in _parts(extents, cold.pieces):
+        limit = begin + cold.bytes_max - size
+        if payloads and begin >= limit:
             break
-        found = lake.read(extent, at, max(until, at + 1))
-        if found.start != at:
+        found = lake.read(extent, begin, max(min(end, limit), begin + 1))
+        if found.start != begin:
             raise _inside()
-        count = _fitting(found, cold.offset + cold.bytes_max, cold.until, bool(payloads))
+        count = _fitting(found, limit, end, bool(payloads))
         payloads += found.payloads[:count]
         if count:
             at = found.ends[count - 1]
-        if at < extent.end:
+            size += at - begin
+        if at < end:
             break  # the rest of it does not fit
     if not payloads:
         raise _nothing(extents, at)
-    return payloads, at, len(payloads)
+    return payloads, at, len(payloads), size
+
+
+def _parts(extents: list[Extent], pieces: list[tuple[int, int]]) -> Iterator[tuple[Extent, int, int]]:
+    """Each piece as far as an extent holds it: where it begins and ends there. Ends early where extents are missing."""
+    found = 0
+    for begin, end in pieces:
+        while begin < end:
+            if found == len(extents):
+                return
+            extent = extents[found]
+            if extent.end <= begin:
+                found += 1
+                continue
+            yield extent, begin, min(end, extent.end)
+            begin = extent.end
 
 
 def _nothing(extents: list[Extent], at: int) -> Failure:
@@ -364,7 +391,9 @@ def _between_records(command: Command) -> Failure:
     return BadQuery("offset", "it lies inside a message")
 
 
-def _with(command: Command, stream: Stream, offset: int, seq: int, position: int, following: list[bytes]) -> Command:
+def _with(
+    command: Command, stream: Stream, offset: int, seq: int, position: int, following: list[forks.Following]
+) -> Command:
     if isinstance(command, Trim | PublishSnapshot):
         return msgspec.structs.replace(command, seq=seq, position=position)
     if isinstance(command, Create) and command.fork is not None:
@@ -372,6 +401,6 @@ def _with(command: Command, stream: Stream, offset: int, seq: int, position: int
         at = offset
         prefix: list[bytes] = []
         if fork.sub:
-            at, seq, prefix = forks.sub_offset(stream.is_json, fork.sub, offset, seq, following)
+            at, seq, prefix = forks.sub_offset(stream.is_json, fork.sub, following)
         return msgspec.structs.replace(command, fork=msgspec.structs.replace(fork, point=ForkPoint(at, seq, prefix)))
     raise RuntimeError(f"{command!r} does not ask for a place")

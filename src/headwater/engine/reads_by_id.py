@@ -4,29 +4,39 @@ Owns the way from an id to records, through memory where it holds them and throu
 blocks the event loop and never changes a stream.
 
 Ids grow strictly along a stream, through its ancestors' records into its own: what lies before the first record that
-is large enough is passed over unread.
+is large enough is passed over unread. Deleted records are passed over too: which those are is asked of the stream that
+is read, before the lake is and after it has answered.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
+from itertools import islice
 
 import msgspec
 
 from headwater.engine.group import Group
 from headwater.engine.loaded_stream import LoadedStream
+from headwater.engine.read_plan import behind_hole
 from headwater.engine.reads import Reads
 from headwater.errors import Failure, Overloaded
 from headwater.model import forks
 from headwater.model.extents import Extent, Records
+from headwater.model.holes import Run
 from headwater.model.stream_state import Stream
 
 EXTENTS_MAX = 64
 """Extents one step looks at."""
+RUNS_MAX = 1_000
+"""Holes one step passes over."""
 
 Record = tuple[int, int, bytes]
 """(ms, n, payload)"""
+
+
+_Numbered = tuple[int, int, Record]
+"""A record's number and the offset after it."""
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -79,8 +89,10 @@ class ReadsById:
     def _walk(self, wanted: _Wanted, offset: int, done: Callable[[list[Record] | Failure, Place], None]) -> None:
         """From one stretch of records to the next, be it in memory or in the lake, until some are large enough."""
         stream = wanted.stream
-        offset = max(offset, stream.earliest)
-        while offset < stream.visible:
+        while True:
+            offset = behind_hole(stream, max(offset, stream.earliest))
+            if offset >= stream.visible:
+                break
             held_by = forks.holder(stream, offset)
             timeline = held_by.timeline
             until = min(stream.visible, forks.limit_of(stream, held_by))
@@ -88,9 +100,9 @@ class ReadsById:
                 self._ask_lake(wanted, held_by, offset, min(until, timeline.start), done)
                 return
             first = max(timeline.index_until(offset), timeline.index_id(wanted.ms, wanted.n))
-            last = timeline.index_until(until)
-            if first < last:
-                done(_from_memory(wanted, held_by, first, last), Place(timeline.begin_of(first), None))
+            found = _from_memory(wanted, held_by, first, timeline.index_until(until))
+            if found is not None:
+                done(*found)
                 return
             offset = until
         done([], Place(stream.visible, None))
@@ -104,35 +116,45 @@ class ReadsById:
         done: Callable[[list[Record] | Failure, Place], None],
     ) -> None:
         lake = self._reads.lake()
+        stream = wanted.stream
         extents = self._extents(wanted, held_by.sid, offset, until)
+        runs, cut = _runs(stream, extents)
 
-        def read() -> tuple[list[Record], Place]:
-            found: list[Record] = []
-            place = Place(until, None)
+        def read() -> list[_Numbered]:
+            found: list[_Numbered] = []
             room_bytes = wanted.bytes_max
             for extent in extents:
+                if cut is not None and extent.seq_start >= cut.last:
+                    break
                 records = lake.read(extent, max(offset, extent.start), min(until, extent.end))
-                first = _first(records, wanted.ms, wanted.n)
-                if first < len(records.payloads) and not found:
-                    begin = records.ends[first - 1] if first else records.start
-                    place = Place(begin, records.seq_start + first)
-                for index in range(first, len(records.payloads)):
+                for index in range(_first(records, wanted.ms, wanted.n), len(records.payloads)):
+                    number = records.seq_start + index
+                    if cut is not None and number >= cut.last:
+                        return found
+                    if runs and _among(runs, number):
+                        continue
                     payload = records.payloads[index]
                     room_bytes -= len(payload)
                     if found and room_bytes < 0:
-                        return found, place
-                    found.append((records.ms[index], records.n[index], payload))
+                        return found
+                    found.append((number, records.ends[index], (records.ms[index], records.n[index], payload)))
                     if len(found) == wanted.count_max:
-                        return found, place
-            return found, place
+                        return found
+            return found
 
-        def finish(result: tuple[list[Record], Place] | Failure) -> None:
+        def finish(result: list[_Numbered] | Failure) -> None:
             if isinstance(result, Failure):
                 done(result, Place(offset, None))
-            elif result[0]:
-                done(*result)
-            else:
-                self._walk(wanted, min(until, extents[-1].end), done)
+                return
+            # What was deleted meanwhile is not shown any more.
+            first, holes = stream.first_seq, stream.holes
+            found = [one for one in result if one[0] >= first and not holes.holds(one[0])]
+            if found:
+                number, end, record = found[0]
+                done([record for _, _, record in found], Place(end - len(record[2]), number))
+                return
+            passed = min(until, extents[-1].end, until if cut is None else cut.end)
+            self._walk(wanted, result[-1][1] if result else passed, done)
 
         if extents:
             self._reads.reads_count += 1
@@ -163,13 +185,43 @@ def _start(stream: LoadedStream, ms: int, n: int) -> int:
     return stream.earliest
 
 
-def _from_memory(wanted: _Wanted, held_by: Stream, first: int, last: int) -> list[Record]:
-    timeline = held_by.timeline
-    last = min(last, first + wanted.count_max)
-    begin = timeline.begin_of(first)
-    if timeline.ends[last - 1] - begin > wanted.bytes_max:
-        last = max(first + 1, timeline.index_until(begin + wanted.bytes_max))
-    return list(zip(timeline.ms[first:last], timeline.n[first:last], timeline.payloads[first:last], strict=True))
+def _runs(stream: LoadedStream, extents: list[Extent]) -> tuple[list[Run], Run | None]:
+    """The holes among the extents' records; and the last of them, when there are more than one step passes over."""
+    if not stream.holes.count or not extents:
+        return [], None
+    last = extents[-1].seq_start + extents[-1].row_count
+    runs = list(islice(stream.holes.runs(extents[0].seq_start, last), RUNS_MAX))
+    return runs, runs[-1] if len(runs) == RUNS_MAX else None
+
+
+def _among(runs: list[Run], number: int) -> bool:
+    index = bisect_right(runs, number, key=_first_of) - 1
+    return index >= 0 and number < runs[index].last
+
+
+def _first_of(run: Run) -> int:
+    return run.first
+
+
+def _from_memory(wanted: _Wanted, held_by: Stream, first: int, last: int) -> tuple[list[Record], Place] | None:
+    """The live ones of those records of a timeline, as many as are wanted; None when there is none."""
+    timeline, room_bytes = held_by.timeline, wanted.bytes_max
+    found: list[Record] = []
+    place = None
+    for low, high in wanted.stream.holes.live(timeline.seq + first, timeline.seq + last):
+        first, last = low - timeline.seq, high - timeline.seq
+        begin = timeline.begin_of(first)
+        if place is None:
+            place = Place(begin, None)
+        last = min(last, first + wanted.count_max - len(found))
+        if timeline.ends[last - 1] - begin > room_bytes:
+            last = max(first if found else first + 1, timeline.index_until(begin + max(room_bytes, 0)))
+        if last > first:
+            found += zip(timeline.ms[first:last], timeline.n[first:last], timeline.payloads[first:last], strict=True)
+            room_bytes -= timeline.ends[last - 1] - begin
+        if last < high - timeline.seq or len(found) == wanted.count_max:
+            break
+    return None if place is None else (found, place)
 
 
 def _first(records: Records, ms: int, n: int) -> int:

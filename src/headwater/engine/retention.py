@@ -25,18 +25,20 @@ class RetentionRules:
         self.due: dict[int, LoadedStream] = {}
         """Streams with a policy that grew since it was last applied, by sid."""
 
-    def cuts(self, now_ms: int) -> Iterator[tuple[LoadedStream, tuple[int, int, int]]]:
-        """Streams that are due and hold more than their policy keeps, each with what `cut` says of it.
+    def cuts(
+        self, now_ms: int, only: LoadedStream | None = None
+    ) -> Iterator[tuple[LoadedStream, tuple[int, int, int]]]:
+        """Streams that are due (or `only` that one) and hold more than their policy keeps, with what `cut` says of it.
 
         One that is cut stays due: there may be more. So does one that holds records which grow too old.
         """
-        for sid, stream in list(self.due.items()):
+        for sid, stream in list(self.due.items()) if only is None else [(only.sid, only)]:
             found = self.cut(stream, now_ms) if self._loaded.by_key.get(stream.key) is stream else None
             policy = stream.retention
             if found is not None:
                 yield stream, found
             elif policy is None or policy.age_ms is None or not stream.timeline.payloads:
-                del self.due[sid]
+                self.due.pop(sid, None)
                 self._oldest.pop(sid, None)
 
     def cut(self, stream: LoadedStream, now_ms: int) -> tuple[int, int, int] | None:

@@ -45,6 +45,8 @@ TABLE: dict[type[Failure], Row] = {
     SequenceGap: Row(409, "producer_seq_conflict", "ERR_CONFLICT", False, True),
     TopicFull: Row(422, "topic_full", "ERR_LIMITS", False, True),
     TooManyHoles: Row(422, "too_many_holes", "ERR_LIMITS", False, True),
+    EpochChanged: Row(409, "epoch_changed", "ERR_CONFLICT", False, True),
+    QuorumNeedsCluster: Row(422, "quorum_needs_cluster", "ERR_BAD_FORMAT", False, True),
     TooManyProducers: Row(429, "too_many_producers", "ERR_LIMITS", True, True),
     StreamSeqConflict: Row(409, "stream_seq_conflict", "ERR_CONFLICT", False, True),
     NonMonotonicId: Row(409, "non_monotonic_id", "ERR_NON_MONOTONIC_ID", False, True),

@@ -7,7 +7,19 @@ from __future__ import annotations
 
 from headwater.errors.base import Failure
 
-__all__ = ["TooManyHoles", "TopicFull"]
+__all__ = ["BELOW_TOPICS", "EpochChanged", "QuorumNeedsCluster", "TooManyHoles", "TopicFull"]
+
+BELOW_TOPICS = {
+    "stream_not_found": "topic_not_found",
+    "stream_exists_incompatible": "topic_exists_incompatible",
+    "name_taken": "topic_exists_incompatible",
+    "bad_name": "bad_request",
+    "bad_body": "bad_request",
+    "bad_query": "bad_request",
+    "bad_header": "bad_request",
+    "bad_content_type": "bad_request",
+}
+"""Codes that are spelt otherwise where topics are served: there they tell what a client can do about it, no more."""
 
 
 class TopicFull(Failure):
@@ -36,4 +48,26 @@ class TooManyHoles(Failure):
         return (
             f"the deleted records would lie in more than {self.holes_max} separate places of the topic; "
             f"delete what lies before them first (before_seq)"
+        )
+
+
+class EpochChanged(Failure):
+    """The topic was deleted and made again since the reader learnt its epoch."""
+
+    def __init__(self, epoch: int, head_seq: int) -> None:
+        self.epoch = epoch
+        self.head_seq = head_seq
+
+    def message(self) -> str:
+        return f"the topic was deleted and made again; its epoch is {self.epoch} now: begin again with from_seq=0"
+
+    def details(self) -> dict[str, object]:
+        return {"epoch": self.epoch, "head_seq": self.head_seq}
+
+
+class QuorumNeedsCluster(Failure):
+    def message(self) -> str:
+        return (
+            "durability quorum needs a cluster, and this node is by itself; use fsync, which is the strongest class "
+            "of one node, or serve with --cluster"
         )

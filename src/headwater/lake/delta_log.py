@@ -20,6 +20,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
 from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.schema import Field
 from deltalake.transaction import AddAction, RemoveAction
 
 from headwater.lake.local import LocalStore
@@ -267,6 +268,16 @@ def commit_actions(
         ),
         post_commithook_properties=PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False),
     )
+
+
+def add_columns(table: DeltaTable, fields: Sequence[Field]) -> None:
+    """One attempt, as above. On return the table at hand has them. Rows of files without them are null there."""
+    if fields:
+        table.alter.add_columns(
+            list(fields),
+            commit_properties=CommitProperties(max_commit_retries=0),
+            post_commithook_properties=PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False),
+        )
 
 
 def _opened(store: ObjectStore) -> DeltaTable:

@@ -16,7 +16,7 @@ import msgspec
 import pyarrow as pa
 
 from headwater.lake.arrow_file import PyFile, open_parquet
-from headwater.lake.layout import PRUNED_BY, SCHEMA, NewFile, statistics
+from headwater.lake.layout import PRUNED_BY, SCHEMA, WIDE, NewFile, statistics
 from headwater.lake.names import data_prefix
 from headwater.lake.store import Data, LakeDamaged, ObjectStore, StoreError, check_key
 from headwater.lake.writer import SORTED_BY, in_order
@@ -111,6 +111,8 @@ class _Opened:
         counts = [footer.row_group(number).num_rows for number in range(footer.num_row_groups)]
         self.rows = int(footer.num_rows)
         self.starts = list(accumulate(counts, initial=0))
+        self.wide = len(self._file.schema_arrow.names) > len(SCHEMA)
+        """It has, if it is a file of the lake, the columns that were added."""
 
     def __enter__(self) -> _Opened:
         return self
@@ -121,9 +123,10 @@ class _Opened:
     def require(self, group: int) -> None:
         """Columns, row groups and statistics are those of a file of the lake."""
         found = self._file.schema_arrow
-        if found.names != SCHEMA.names:
+        shape = WIDE if self.wide else SCHEMA
+        if found.names != shape.names:
             raise NotLake(self._path, f"its columns are {', '.join(found.names)}")
-        for field in SCHEMA:
+        for field in shape:
             other = found.field(field.name)
             if other.type != field.type or (other.nullable and not field.nullable):
                 raise NotLake(self._path, f"its column {field.name} is {other}, not {field}")
@@ -179,7 +182,7 @@ class _Opened:
         bounds = {name: self._bounds(name) for name in PRUNED_BY}
         low = {name: bound[0] for name, bound in bounds.items()}
         high = {name: bound[1] for name, bound in bounds.items()}
-        return NewFile(self._path, self._size, self.rows, statistics(self.rows, low, high))
+        return NewFile(self._path, self._size, self.rows, statistics(self.rows, low, high), self.wide)
 
     def _bounds(self, name: str) -> tuple[Any, Any]:
         """The column's least and greatest value by the footer; None where it does not tell."""

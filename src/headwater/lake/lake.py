@@ -133,16 +133,16 @@ class DeltaLake:
         """What the table says of each of its files."""
         return _translated(lambda: self._opened().files())
 
-    def read(self, extent: Extent, start: int, end: int) -> Records:
+    def read(self, extent: Extent, start: int, end: int, labels: bool = False) -> Records:
         reader = self._reading()
 
         def read() -> Records:
             limit = min(end, extent.end)
-            found = reader.records(extent, start, limit)
+            found = reader.records(extent, start, limit, labels)
             keep = len(found.payloads)
             if (found.ends[-1] if keep else start) < limit:
                 # A record that begins in the range but ends after it counts too.
-                found = reader.records(extent, start, extent.end)
+                found = reader.records(extent, start, extent.end, labels)
                 keep = bisect_left(found.ends, limit) + 1 if found.start < limit else 0
             return Records(
                 found.start,
@@ -152,6 +152,7 @@ class DeltaLake:
                 list(found.ms[:keep]),
                 list(found.n[:keep]),
                 list(found.positions[:keep]),
+                None if found.labels is None else found.labels[:keep],
             )
 
         return _translated(read)

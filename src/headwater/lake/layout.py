@@ -4,9 +4,14 @@ Owns names, types and the statistics other readers prune by. Never reads or writ
 
 A file's rows are sorted by (bucket, stream, incarnation, seq), in row groups; `names` says what it is called. A row is
 a record. Columns are only ever added, at the end, nullable: numbers and names here are for ever.
+
+A file has the columns of `SCHEMA`, or of `WIDE` when one of its records has what those that were added are for. The
+table has them from the first such file on (docs/decisions/0021).
 """
 
 from __future__ import annotations
+
+from collections.abc import Container
 
 import msgspec
 import pyarrow as pa
@@ -30,6 +35,15 @@ SCHEMA = pa.schema(
 )
 """Plain types only: Spark reads no `large_*` and no dictionaries."""
 
+ADDED = (
+    pa.field("meta", pa.string()),  # the text of a JSON object
+    pa.field("job", pa.string()),  # {"key": …, "deliver_at": …}, each only if it is known
+)
+WIDE = pa.schema([*SCHEMA, *ADDED])
+
+LABELS = ("tag", "node", "meta", "job")
+"""What records carry beside their payload (see `labels`). Null where they carry none."""
+
 PRUNED_BY = ("bucket", "stream", "incarnation", "group", "position")
 """Columns with statistics in every file, row group and Delta action. Each one costs footer bytes per row group."""
 
@@ -47,6 +61,8 @@ class NewFile(msgspec.Struct, frozen=True):
     row_count: int
     statistics: str
     """Delta's JSON: numRecords, minValues, maxValues, nullCount."""
+    wide: bool = False
+    """It has the columns of `WIDE`."""
 
 
 class FileInfo(msgspec.Struct, frozen=True):
@@ -75,7 +91,7 @@ def listed_files(listed: pa.Table) -> dict[str, FileInfo]:
 def statistics(row_count: int, low: dict[str, str | int | None], high: dict[str, str | int | None]) -> str:
     """The JSON of an add action. A long name is left out: cut short, it would bound the wrong side.
 
-    So is what is not known (None).
+    So is what is not known (None), and how many rows have labels: a footer does not tell.
     """
     kept = [name for name in PRUNED_BY if not _unfit(low[name]) and not _unfit(high[name])]
     nulls = dict.fromkeys((field.name for field in SCHEMA if not field.nullable and field.name in PRUNED_BY), 0)
@@ -83,9 +99,17 @@ def statistics(row_count: int, low: dict[str, str | int | None], high: dict[str,
         "numRecords": row_count,
         "minValues": {name: low[name] for name in kept},
         "maxValues": {name: high[name] for name in kept},
-        "nullCount": nulls | {"tag": row_count, "node": row_count},
+        "nullCount": nulls,
     }
     return msgspec.json.encode(document).decode()
+
+
+def widened(rows: pa.Table, names: Container[str]) -> pa.Table:
+    """With every one of the columns that were added, null where the rows have none."""
+    for field in ADDED:
+        if field.name in names and field.name not in rows.column_names:
+            rows = rows.append_column(field, pa.nulls(len(rows), field.type))
+    return rows
 
 
 def _unfit(value: str | int | None) -> bool:

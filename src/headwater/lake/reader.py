@@ -24,9 +24,11 @@ import pyarrow.parquet as pq
 
 from headwater.lake.arrow_file import PyFile, open_parquet
 from headwater.lake.cache import DiskCache, MemoryCache
-from headwater.lake.layout import SERVED
+from headwater.lake.labels import labels_of
+from headwater.lake.layout import LABELS, SERVED
 from headwater.lake.store import Data, LakeDamaged, ObjectMissing, ObjectStore
 from headwater.model.extents import Extent, Stretch
+from headwater.model.labels import Labels
 from headwater.ports import breathe
 
 _FOOTER_GUESS_BYTES = 64 << 10
@@ -42,6 +44,10 @@ _PIECE_ROWS_MAX = 1 << 20
 _MAGIC = b"PAR1"
 _IDS = ("ts_ms", "n", "position")
 _BODIES = ("offset", "payload")
+_RECORDS, _COMMAS, _LABELLED = range(3)
+"""What a decoded row group is for: records, bodies with commas, or records with their labels. Each is decoded and kept
+by itself: who never asks for labels does not pay for them."""
+_COLUMNS = {_RECORDS: SERVED, _COMMAS: _BODIES, _LABELLED: (*SERVED, *LABELS)}
 _FOOTER_START = -1
 """Where the disk cache has a file's footer: no range begins there."""
 
@@ -58,6 +64,8 @@ class Columns(msgspec.Struct, frozen=True):
     ms: array[int]
     n: array[int]
     positions: array[int]
+    labels: list[Labels | None] | None = None
+    """None: no record has any, or they were not asked for."""
 
 
 class _Group(msgspec.Struct, frozen=True):
@@ -70,6 +78,8 @@ class _Group(msgspec.Struct, frozen=True):
     value_ends: memoryview
     """One more than rows: where each payload begins in `values`, and where the last one ends; commas do not count."""
     values: memoryview
+    labels: pa.Table | None
+    """`LABELS`, as far as the file has them, when they were asked for."""
 
 
 class Reader:
@@ -88,12 +98,13 @@ class Reader:
         self._append_pressure = append_pressure
         self._idle = _Idle()
 
-    def records(self, extent: Extent, from_offset: int, to_offset: int) -> Columns:
+    def records(self, extent: Extent, from_offset: int, to_offset: int, labels: bool = False) -> Columns:
         """The extent's records that lie wholly between the two offsets; none when there is none.
 
         A record without bytes belongs to the range that begins where it lies.
         """
-        group = self._loaded(extent)
+        kind = _LABELLED if labels else _RECORDS
+        group = self._agreeing(self._group(extent.file, extent.row_group, kind), extent)
         first, last = self._rows(group, extent, from_offset, to_offset)
         if first >= last:
             return Columns(from_offset, first - extent.row_start, [], array("Q"), array("Q"), array("Q"), array("Q"))
@@ -111,7 +122,17 @@ class Reader:
             array("Q", group.ms[first:last].tobytes()),
             array("Q", group.n[first:last].tobytes()),
             array("Q", group.positions[first:last].tobytes()),
+            self._labels(group, extent.file, first, last),
         )
+
+    @staticmethod
+    def _labels(group: _Group, file: str, first: int, last: int) -> list[Labels | None] | None:
+        if group.labels is None:
+            return None
+        try:
+            return labels_of(group.labels.slice(first, last - first))
+        except ValueError as error:
+            raise LakeDamaged(file, f"the labels of a record: {error}") from error
 
     def stretch(self, extent: Extent, from_offset: int, limit: int, commas: bool, wait: bool = True) -> Stretch | None:
         """The extent's records from `from_offset` on that end at or before `limit`, joined; the first of whatever size.
@@ -140,7 +161,7 @@ class Reader:
         """
         found = []
         for number in range(self._footer(file).num_row_groups):
-            group = self._group(file, number, False)
+            group = self._group(file, number, _RECORDS)
             table = self._decode(file, number, ("incarnation", "seq"))
             sids, seqs = _integers(table["incarnation"], file), _integers(table["seq"], file)
             sizes = group.value_ends
@@ -183,14 +204,12 @@ class Reader:
             last -= end > to_offset  # the last one that begins before `to_offset` may end after it
         return first, last
 
-    def _loaded(self, extent: Extent) -> _Group:
-        return self._agreeing(self._group(extent.file, extent.row_group, False), extent)
-
     def _checked(self, extent: Extent, commas: bool, wait: bool) -> _Group | None:
         """The extent's row group, when the extent describes it; None when it is not cached, without `wait`."""
+        kind = _COMMAS if commas else _RECORDS
         if wait:
-            return self._agreeing(self._group(extent.file, extent.row_group, commas), extent)
-        group = self._cache.peek((extent.file, extent.row_group, commas))
+            return self._agreeing(self._group(extent.file, extent.row_group, kind), extent)
+        group = self._cache.peek((extent.file, extent.row_group, kind))
         return None if group is None else self._agreeing(group, extent)
 
     @staticmethod
@@ -209,12 +228,13 @@ class Reader:
 
     # ---- fetching and decoding ----------------------------------------------------------------------------------
 
-    def _group(self, file: str, number: int, commas: bool) -> _Group:
-        return self._cache.get((file, number, commas), lambda: self._load_group(file, number, commas))
+    def _group(self, file: str, number: int, kind: int) -> _Group:
+        return self._cache.get((file, number, kind), lambda: self._load_group(file, number, kind))
 
-    def _load_group(self, file: str, number: int, commas: bool) -> tuple[_Group, int]:
-        # `commas` is for bodies of responses, and those hold no ids.
-        table = self._decode(file, number, _BODIES if commas else SERVED)
+    def _load_group(self, file: str, number: int, kind: int) -> tuple[_Group, int]:
+        # Bodies of responses hold no ids.
+        commas = kind == _COMMAS
+        table = self._decode(file, number, _COLUMNS[kind])
         payload = _flat(table["payload"], file)
         _, ends, values = payload.buffers()
         first, count = payload.offset, len(payload)
@@ -228,13 +248,17 @@ class Reader:
             positions,
             memoryview(ends).cast("B").cast("i")[first : first + count + 1],
             memoryview(values).cast("B") if values is not None else memoryview(b""),
+            table.select([name for name in LABELS if name in table.column_names]) if kind == _LABELLED else None,
         )
-        return group, len(group.values) + 4 * len(group.value_ends) + (1 if commas else 4) * 8 * count
+        size = len(group.values) + 4 * len(group.value_ends) + (1 if commas else 4) * 8 * count
+        return group, size + (0 if group.labels is None else group.labels.nbytes)
 
     def _decode(self, file: str, number: int, names: tuple[str, ...]) -> pa.Table:
         footer = self._footer(file)
         if not 0 <= number < footer.num_row_groups:
             raise LakeDamaged(file, f"it has {footer.num_row_groups} row groups, not number {number}")
+        if len(names) > len(SERVED):  # not every file has every label
+            names = tuple(name for name in names if name in footer.schema.names)
         path = self._store.local_path(file)
         if path is not None:
             # Arrow reads the file by itself, and one that is open already is not opened again: a thread that comes back

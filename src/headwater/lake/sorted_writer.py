@@ -15,7 +15,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headwater.lake.layout import PRUNED_BY, SCHEMA, NewFile, statistics
+from headwater.lake.layout import PRUNED_BY, SCHEMA, WIDE, NewFile, statistics
 from headwater.lake.names import data_key
 from headwater.lake.store import Data
 from headwater.lake.writer import BYTES_PER_GROUP, LZ4, ROWS_PER_GROUP, SORTED_BY, cut, in_order, parquet_writer
@@ -38,17 +38,20 @@ def write_sorted(
     codec: str = LZ4,
     rows_per_group: int = ROWS_PER_GROUP,
     bytes_per_group: int = BYTES_PER_GROUP,
+    wide: bool = False,
 ) -> Written | None:
-    """One file of rows of `SCHEMA` that come sorted by `SORTED_BY`, in batches of any size; None when there are none.
+    """One file of rows that come sorted by `SORTED_BY`, in batches of any size; None when there are none.
 
+    Their columns are those of `SCHEMA`, or of `WIDE`; others of theirs are left out.
     Row groups are cut as `build` cuts them. Holds some row groups of rows at a time, and the encoded file. Raises
     ValueError when rows are not in order, there twice, or of another group.
     """
     sink = _Parts()
     stream = pa.BufferedOutputStream(pa.PythonFile(sink, mode="w"), _PART_BYTES)
     bounds = _Bounds(group)
-    with parquet_writer(stream, codec) as writer:
-        for rows in _grouped(batches, bounds, rows_per_group, bytes_per_group):
+    schema = WIDE if wide else SCHEMA
+    with parquet_writer(stream, codec, wide) as writer:
+        for rows in _grouped(batches, schema, bounds, rows_per_group, bytes_per_group):
             writer.write_table(rows, row_group_size=len(rows))
     stream.close()
     if not bounds.row_count:
@@ -56,7 +59,7 @@ def write_sorted(
     path = data_key(group, bounds.high["position"], token)
     size = sum(map(len, sink.parts))
     known = statistics(bounds.row_count, bounds.low, bounds.high)
-    return Written(sink.parts, NewFile(path, size, bounds.row_count, known))
+    return Written(sink.parts, NewFile(path, size, bounds.row_count, known, wide))
 
 
 class _Parts:
@@ -104,21 +107,21 @@ class _Rows(msgspec.Struct, frozen=True):
 
 
 def _grouped(
-    batches: Iterable[pa.RecordBatch], bounds: _Bounds, rows_per_group: int, bytes_per_group: int
+    batches: Iterable[pa.RecordBatch], schema: pa.Schema, bounds: _Bounds, rows_per_group: int, bytes_per_group: int
 ) -> Iterator[pa.Table]:
     """The rows in row groups, looking only as far ahead as a cut depends on what follows."""
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in chain(batches, (None,)):
         if batch is not None:
-            waiting.append(batch.select(SCHEMA.names).cast(SCHEMA))
+            waiting.append(batch.select(schema.names).cast(schema))
             rows += len(batch)
             size += pc.sum(pc.binary_length(waiting[-1]["payload"])).as_py() or 0
             if rows < _WINDOW_GROUPS * rows_per_group and size < _WINDOW_GROUPS * bytes_per_group:
                 continue
         if not rows:
             return
-        window = pa.Table.from_batches(waiting, SCHEMA)
+        window = pa.Table.from_batches(waiting, schema)
         counts = _counts(window, rows_per_group, bytes_per_group)
         if batch is not None:
             # How far the last run goes on is not known yet, and so neither where the group before it ends.

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable, Transaction
-from deltalake import Schema as DeltaSchema
+from deltalake.schema import Field, PrimitiveType
 from deltalake.transaction import AddAction, RemoveAction
 
 from headwater.lake.delta_log import (
@@ -21,13 +21,13 @@ from headwater.lake.delta_log import (
     ROWS_HIDDEN_BY,
     CommitConflict,
     DeltaLog,
+    add_columns,
     commit_actions,
 )
-from headwater.lake.layout import PRUNED_BY, SCHEMA, FileInfo, NewFile, listed_files
+from headwater.lake.layout import ADDED, PRUNED_BY, SCHEMA, FileInfo, NewFile, listed_files
 from headwater.lake.store import ObjectStore, StoreError, StoreRefused
 from headwater.ports import pause
 
-_DELTA_SCHEMA = DeltaSchema.from_arrow(SCHEMA)
 LOG_KEPT_HOURS = 24
 
 
@@ -103,8 +103,11 @@ class LakeTable:
                 AddAction(file.path, file.size_bytes, {}, now_ms, data_change, file.statistics) for file in adds
             ]
             actions += [RemoveAction(path, data_change, now_ms, present[path], {}) for path in removes]
+            if any(file.wide for file in adds):
+                # Before the file: a reader finds each of its columns in the schema of the version that shows it.
+                add_columns(table, _lacking(table))
             version = table.version() + 1
-            commit_actions(table, actions, _DELTA_SCHEMA, transaction=transaction)
+            commit_actions(table, actions, table.schema(), transaction=transaction)
             return version
 
         with self._lock:
@@ -116,7 +119,7 @@ class LakeTable:
         def act(table: DeltaTable) -> None:
             transaction = _transaction(table, owner)
             if table.transaction_version(owner.app) != owner.epoch:
-                commit_actions(table, [], _DELTA_SCHEMA, transaction=transaction)
+                commit_actions(table, [], table.schema(), transaction=transaction)
 
         with self._lock:
             self._log.change(act)
@@ -186,6 +189,12 @@ def _present(table: DeltaTable, paths: list[str]) -> dict[str, int]:
     return dict(zip(found["path"].to_pylist(), found["size_bytes"].to_pylist(), strict=True))
 
 
+def _lacking(table: DeltaTable) -> list[Field]:
+    """Columns that were added since tables like this one were made."""
+    known = {field.name for field in table.schema().fields}
+    return [Field(field.name, PrimitiveType("string"), nullable=True) for field in ADDED if field.name not in known]
+
+
 def _check(table: DeltaTable, store: ObjectStore) -> None:
     refused = ROWS_HIDDEN_BY & set(table.protocol().reader_features or ())
     if refused:
@@ -197,6 +206,7 @@ def _check(table: DeltaTable, store: ObjectStore) -> None:
         raise StoreRefused(f"the table at {store.uri} is partitioned; a lake is not: name another place")
     found = {field.name: field.type for field in pa.schema(table.schema())}
     wrong = [field.name for field in SCHEMA if found.get(field.name) != field.type]
+    wrong += [field.name for field in ADDED if found.get(field.name, field.type) != field.type]
     if wrong:
         raise StoreRefused(
             f"the table at {store.uri} is not a lake: its columns {', '.join(wrong)} are missing or of another type; "

@@ -20,10 +20,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headwater.lake.columns import SLICE_COUNT, Strings, numbers
-from headwater.lake.layout import PRUNED_BY, SCHEMA, NewFile, statistics
+from headwater.lake.labels import columns as label_columns
+from headwater.lake.labels import need_wide
+from headwater.lake.layout import PRUNED_BY, SCHEMA, WIDE, NewFile, statistics
 from headwater.lake.names import data_key
 from headwater.lake.store import Data
 from headwater.model.extents import Extent, Run
+from headwater.model.labels import Labels
 from headwater.ports import breathe
 
 ROWS_PER_GROUP = 4_096
@@ -86,9 +89,10 @@ def build(
     sink = pa.BufferOutputStream()
     extents: list[Extent] = []
     row_count = 0
-    with parquet_writer(sink, _CODEC) as writer:
+    wide = any(need_wide(run.labels) for run in runs)
+    with parquet_writer(sink, _CODEC, wide) as writer:
         for number, pieces in enumerate(cut(runs, rows_per_group, bytes_per_group)):
-            rows = _rows(runs, facts, pieces, group, path, number, extents)
+            rows = _rows(runs, facts, pieces, group, path, number, extents, wide)
             writer.write_table(rows, row_group_size=len(rows))
             row_count += len(rows)
     data = memoryview(sink.getvalue()).cast("B")
@@ -96,7 +100,8 @@ def build(
     high = {name: bounds[name]["max"] for name in ("bucket", "stream", "incarnation")}
     low |= {"group": group, "position": bounds["position_min"]["min"]}
     high |= {"group": group, "position": bounds["position_max"]["max"]}
-    return Built([data], extents, NewFile(path, len(data), row_count, statistics(row_count, low, high)))
+    known = statistics(row_count, low, high)
+    return Built([data], extents, NewFile(path, len(data), row_count, known, wide))
 
 
 SORTED_BY = ("bucket", "stream", "incarnation", "seq")
@@ -117,10 +122,10 @@ def in_order(rows: pa.Table) -> bool:
     return found
 
 
-def parquet_writer(sink: Any, codec: str) -> pq.ParquetWriter:
+def parquet_writer(sink: Any, codec: str, wide: bool) -> pq.ParquetWriter:
     return pq.ParquetWriter(
         sink,
-        SCHEMA,
+        WIDE if wide else SCHEMA,
         compression=codec,
         use_dictionary=_DICTIONARIES,
         column_encoding=dict.fromkeys(_NUMBERS, "DELTA_BINARY_PACKED"),
@@ -212,9 +217,11 @@ def _rows(
     path: str,
     row_group: int,
     extents: list[Extent],
+    wide: bool,
 ) -> pa.Table:
     """The rows of one row group. Adds the extents they make to `extents`."""
     payloads: list[bytes] = []
+    labels: list[Labels | None] | None = None
     begins, ms, n, positions = array("Q"), array("Q"), array("Q"), array("Q")
     seqs, owners = array("q"), array("i")
     row = size = 0
@@ -240,6 +247,9 @@ def _rows(
             positions += run.positions[low:high]
             seqs.extend(range(seq, seq + count))
             owners += array("i", (number,)) * count
+        if run.labels is not None or labels is not None:
+            labels = [None] * row if labels is None else labels
+            labels += [None] * count if run.labels is None else run.labels[low:high]
         first = (run.sid, begin, end, seq, run.ms[low], run.n[low])
         extents.append(Extent(*first, path, row_group, row, count, positions[-1]))
         size += end - begin
@@ -251,7 +261,9 @@ def _rows(
         raise ValueError("the columns of a run disagree")
     values = b"".join(payloads)
     owner = numbers(pa.int32(), owners)
-    nothing = pa.nulls(row, pa.string())
+    if labels is not None and len(labels) != row:
+        raise ValueError("the columns of a run disagree")
+    labelled = label_columns(labels, row, wide)
     columns = [
         facts["bucket"].take(owner),
         facts["stream"].take(owner),
@@ -262,9 +274,10 @@ def _rows(
         numbers(pa.int64(), n),
         numbers(pa.int32(), array("i", (group,)) * row),
         numbers(pa.int64(), positions),
-        nothing,
-        nothing,
+        labelled["tag"],
+        labelled["node"],
         facts["content_type"].take(owner),
         pa.Array.from_buffers(pa.binary(), row, [None, pa.py_buffer(value_ends), pa.py_buffer(values)]),
+        *([labelled["meta"], labelled["job"]] if wide else []),
     ]
-    return pa.Table.from_arrays(columns, schema=SCHEMA)
+    return pa.Table.from_arrays(columns, schema=WIDE if wide else SCHEMA)

@@ -67,6 +67,8 @@ class Appended(msgspec.Struct, frozen=True):
     """The stream's class, for the answer; not logged."""
     labels: list[Labels | None] | None = None
     """One for each record; None: no record has any."""
+    seq: int = 0
+    """How many records the stream had before, for the answer; not logged."""
 
 
 @final

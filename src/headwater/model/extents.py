@@ -10,6 +10,8 @@ from collections.abc import Sequence
 
 import msgspec
 
+from headwater.model.labels import Labels
+
 
 class Run(msgspec.Struct, frozen=True):
     """A contiguous range of one stream's records, as columns, on its way to the lake."""
@@ -24,6 +26,8 @@ class Run(msgspec.Struct, frozen=True):
     ms: array[int]
     n: array[int]
     positions: array[int]
+    labels: list[Labels | None] | None = None
+    """One for each record; None: no record has any."""
 
 
 class Extent(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -68,6 +72,8 @@ class Records(msgspec.Struct, frozen=True):
     ms: list[int]
     n: list[int]
     positions: list[int]
+    labels: list[Labels | None] | None = None
+    """One for each record; None: no record has any, or they were not asked for."""
 
 
 class Stretch(msgspec.Struct, frozen=True):

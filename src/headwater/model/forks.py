@@ -25,11 +25,28 @@ class Span(NamedTuple):
     last: int
 
 
+class Following(NamedTuple):
+    """A message that lies behind an offset."""
+
+    payload: bytes
+    begin: int
+    number: int
+
+
 def holder(stream: Stream, offset: int) -> Stream:
     """The stream of the chain that holds the record which begins at `offset`."""
     while stream.parent is not None and offset < stream.fork_at:
         stream = stream.parent
     return stream
+
+
+def holder_of(stream: Stream, number: int) -> tuple[Stream, int]:
+    """The stream of the chain that holds that record, and the number up to which `stream` sees records of it."""
+    until = stream.count
+    while stream.parent is not None and stream.forked is not None and number < stream.forked.seq:
+        until = min(until, stream.forked.seq)
+        stream = stream.parent
+    return stream, until
 
 
 def limit_of(stream: Stream, held_by: Stream) -> int:
@@ -132,33 +149,40 @@ def resolve(source: Stream | None, command: Create) -> tuple[Forked, list[bytes]
     if seq is None:
         raise BadHeader("Stream-Fork-Offset", "it lies inside a message")
     if fork.sub:
-        at, seq, prefix = sub_offset(source.is_json, fork.sub, at, seq, _following(source, at, fork.sub))
+        at, seq, prefix = sub_offset(source.is_json, fork.sub, _following(source, at, fork.sub))
     return _forked(source, at, seq, fork), prefix
 
 
-def _following(source: Stream, at: int, count: int) -> list[bytes]:
-    """The `count` messages after `at` (one is enough on a byte stream)."""
-    found: list[bytes] = []
+def _following(source: Stream, at: int, count: int) -> list[Following]:
+    """The `count` messages after `at` that are there (one is enough on a byte stream)."""
+    found: list[Following] = []
     wanted = count if source.is_json else 1
     for span in spans(source, at, source.tail) or []:
-        found += span.timeline.payloads[span.first : span.last][: wanted - len(found)]
+        timeline = span.timeline
+        for low, high in source.holes.live(timeline.seq + span.first, timeline.seq + span.last):
+            for number in range(low, min(high, low + wanted - len(found))):
+                index = number - timeline.seq
+                found.append(Following(timeline.payloads[index], timeline.begin_of(index), number))
+            if len(found) >= wanted:
+                return found
     return found
 
 
-def sub_offset(is_json: bool, sub: int, at: int, seq: int, following: list[bytes]) -> tuple[int, int, list[bytes]]:
-    """Fork point, its seq, and the part of a split message, `sub` beyond `at`. `following`: the messages there."""
+def sub_offset(is_json: bool, sub: int, following: list[Following]) -> tuple[int, int, list[bytes]]:
+    """Fork point, its seq, and the part of a split message, `sub` beyond an offset. `following`: the messages there."""
     if is_json:
         if len(following) < sub:
             raise BadHeader("Stream-Fork-Sub-Offset", "the source has fewer messages behind the offset")
-        return at + sum(map(len, following[:sub])), seq + sub, []
+        last = following[sub - 1]
+        return last.begin + len(last.payload), last.number + 1, []
     if not following:
         raise BadHeader("Stream-Fork-Sub-Offset", "the source has no message behind the offset")
-    payload = following[0]
+    payload, begin, number = following[0]
     if sub > len(payload):
         raise BadHeader("Stream-Fork-Sub-Offset", "the message behind the offset is shorter")
     if sub == len(payload):
-        return at + sub, seq + 1, []
-    return at, seq, [payload[:sub]]
+        return begin + sub, number + 1, []
+    return begin, number, [payload[:sub]]
 
 
 def _forked(source: Stream, at: int, seq: int, fork: Fork) -> Forked:

@@ -9,6 +9,7 @@ Looking something up takes a bisection. Adding a run moves those after it in mem
 
 from __future__ import annotations
 
+import struct
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
@@ -31,6 +32,15 @@ class Run(NamedTuple):
 
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder(list[Run]).decode
+_totals = struct.Struct("<QQ")
+
+
+def totals(packed: bytes) -> tuple[int, int]:
+    """How many records packed holes hold, and how many bytes, without unpacking them."""
+    if not packed:
+        return 0, 0
+    count, size = _totals.unpack_from(packed)
+    return count, size
 
 
 class Holes:
@@ -44,7 +54,7 @@ class Holes:
         """Records in all runs."""
         self.bytes = 0
         if packed:
-            for run in _unpack(packed):
+            for run in _unpack(packed[_totals.size :]):
                 self._insert(len(self._firsts), run)
 
     def __len__(self) -> int:
@@ -55,7 +65,8 @@ class Holes:
 
     def packed(self) -> bytes:
         if self._packed is None:
-            self._packed = _pack(list(self)) if self._firsts else b""
+            head = _totals.pack(self.count, self.bytes)
+            self._packed = head + _pack(list(self)) if self._firsts else b""
         return self._packed
 
     # ---- asking -------------------------------------------------------------------------------------------------
@@ -74,6 +85,13 @@ class Holes:
         index = bisect_right(self._begins, offset) - 1
         return self._ends[index] if index >= 0 and offset < self._ends[index] else offset
 
+    def passed(self, offset: int, number: int) -> tuple[int, int]:
+        """The same for a reader who knows the number of the record that begins there."""
+        index = bisect_right(self._begins, offset) - 1
+        if index >= 0 and offset < self._ends[index]:
+            return self._ends[index], self._lasts[index]
+        return offset, number
+
     def next_begin(self, offset: int) -> int | None:
         """Where the first run begins that has bytes after `offset`; None when there is none."""
         index = bisect_right(self._ends, offset)
@@ -91,6 +109,15 @@ class Holes:
         while index < len(self._firsts) and self._firsts[index] < last:
             yield Run(self._firsts[index], self._lasts[index], self._begins[index], self._ends[index])
             index += 1
+
+    def live(self, first: int, last: int) -> Iterator[tuple[int, int]]:
+        """The parts of [first, last) that are in no run, in order."""
+        for run in self.runs(first, last):
+            if run.first > first:
+                yield first, run.first
+            first = run.last
+        if first < last:
+            yield first, last
 
     def without(self, run: Run) -> list[Run]:
         """The parts of `run` that are in no run yet."""

@@ -299,6 +299,7 @@ def _append(stream: Stream | None, command: Append, now_ms: int, limits: Limits)
         forget_before_ms,
         stream.durability,
         command.labels,
+        stream.count,
     )
 
 

@@ -190,8 +190,8 @@ class Lake(Protocol):
         """The table shows the new files instead of the old ones, in one step."""
         ...
 
-    def read(self, extent: Extent, start: int, end: int) -> Records:
-        """The extent's records that begin in [start, end)."""
+    def read(self, extent: Extent, start: int, end: int, labels: bool = False) -> Records:
+        """The extent's records that begin in [start, end); with their labels only when those are asked for."""
         ...
 
     def stretch(self, extent: Extent, start: int, limit: int, commas: bool, wait: bool) -> Stretch | None:

@@ -51,7 +51,7 @@ class Gate(ListLake):
             raise self.failure
         return settled
 
-    def read(self, extent: Extent, start: int, end: int) -> Records:
+    def read(self, extent: Extent, start: int, end: int, labels: bool = False) -> Records:
         self._pass(self.reading)
         if self.failure is not None:
             raise self.failure

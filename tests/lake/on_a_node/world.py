@@ -62,7 +62,7 @@ class ListLake:
             del self.table[file]
         return len(stray)
 
-    def read(self, extent: Extent, start: int, end: int) -> Records:
+    def read(self, extent: Extent, start: int, end: int, labels: bool = False) -> Records:
         run = self.runs[extent.file, extent.sid, extent.row_group]
         edges = [run.start, *run.ends]
         inside = range(extent.row_start, extent.row_start + extent.row_count)

@@ -338,7 +338,7 @@ class Connection(asyncio.Protocol):
                 self.write(_CONTINUE)
                 self._enter(self._phase)  # the client begins to send its body now
             elif isinstance(item, Failure):
-                request = Request(self._parser.method, b"", {}, "1.1")
+                request = Request(self._parser.method, self._parser.target, {}, "1.1")
                 request.keep_alive = False
                 exchange = Exchange(self, request)
                 exchanges.append(exchange)

@@ -359,7 +359,7 @@ class DurableStreams:
         return answer
 
     def _send_body(self, exchange: Exchange, answer: list[tuple[str, str]], part: Slice) -> None:
-        size = part.end - part.start
+        size = part.size
         if part.count:
             self._engine.count_read(part.stream.key, size)
         if part.stream.is_json:
@@ -417,7 +417,7 @@ class DurableStreams:
 
     def _sse(self, exchange: Exchange, stream: LoadedStream, offset: int, cursor: str | None) -> None:
         start = plan(stream, offset, 1)
-        begin = start.offset if isinstance(start, Cold) else start.start
+        begin = start.start if isinstance(start, Cold) or start.payloads else start.end
         answer = sse.headers(exchange.request.version)
         if begin == stream.visible and stream.closed_visible:
             # There is nothing to follow: the head says so already, as that of a catch-up read does.
@@ -457,7 +457,9 @@ def tail_etag(stream: LoadedStream) -> str:
 
 
 def slice_etag(part: Slice) -> str:
-    return f'"{part.stream.sid}:{part.start}:{part.end}{":c" if part.closed else ""}"'
+    # What was deleted since makes it another answer.
+    gone = part.end - part.start - part.size
+    return f'"{part.stream.sid}:{part.start}:{part.end}{f":-{gone}" if gone else ""}{":c" if part.closed else ""}"'
 
 
 def _matches(exchange: Exchange, etag: str) -> bool:

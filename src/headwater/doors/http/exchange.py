@@ -118,6 +118,15 @@ class Line(Protocol):
     def abort(self) -> None: ...
 
 
+class Repeated:
+    """Kept with a head that was judged before: what to do with every request that begins like it (`wire.KnownHead`)."""
+
+    __slots__ = ("act",)
+
+    def __init__(self, act: Callable[[Exchange], None]) -> None:
+        self.act = act
+
+
 class Exchange:
     """A request and the place of its answer in the order of answers."""
 
@@ -249,7 +258,7 @@ class Exchange:
         request = self.request
         head_only = request.method == b"HEAD"
         try:
-            data = self.responder.failure(failure, request.keep_alive, head_only)
+            data = self.responder.failure(failure, request.keep_alive, head_only, request.target)
         except Exception:
-            data = self.responder.failure(faults.report("http"), request.keep_alive, head_only)
+            data = self.responder.failure(faults.report("http"), request.keep_alive, head_only, request.target)
         self.reply(data)

@@ -8,8 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from headwater.errors import Failure, row
+from headwater.errors import BELOW_TOPICS, Failure, row
 from headwater.model import offsets
+
+TOPICS = b"/v0/"
+"""What begins with this is about topics."""
 
 
 def _word(value: object) -> str:
@@ -56,6 +59,25 @@ def error(failure: Failure) -> dict[str, object]:
     """What every failure says in a body."""
     meaning = row(failure)
     return {"code": meaning.code, "message": failure.message(), "retryable": meaning.retryable}
+
+
+def body(failure: Failure, target: bytes) -> dict[str, object]:
+    """The body of a response, as clients of that route expect it."""
+    if target.startswith(TOPICS):
+        return {"error": topic_error(failure)}
+    return {"error": {**error(failure), **failure.details()}}
+
+
+def topic_error(failure: Failure) -> dict[str, object]:
+    """The same where topics are served: all that clients read by machine is in `detail`."""
+    meaning = row(failure)
+    detail: dict[str, object] = {"retryable": meaning.retryable, **failure.details()}
+    for name, value in failure.facts().items():
+        if name == "retry_after_s":
+            detail["retry_after_ms"] = int(value) * 1000
+        else:
+            detail[TOLD[name].field] = TOLD[name].show(value)
+    return {"code": BELOW_TOPICS.get(meaning.code, meaning.code), "message": failure.message(), "detail": detail}
 
 
 def entry(failure: Failure) -> dict[str, object]:

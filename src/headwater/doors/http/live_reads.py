@@ -53,20 +53,22 @@ class BodyPump:
 class ReadPump:
     """The body of a read. Who takes it holds its records; who stalls costs what the socket has buffered, no more.
 
-    A stalled client's records are let go of, and read again when the socket drains: what a read answered never changes.
-    When they cannot be read again the connection is cut: its client sees that the body is not whole.
+    A stalled client's records are let go of, and read again when the socket drains. When they cannot be read again, or
+    some were deleted meanwhile, the connection is cut: its client sees that the body is not whole.
     """
 
     def __init__(self, exchange: Exchange, head: bytes, engine: Engine, part: Slice) -> None:
         self._exchange = exchange
         self._engine = engine
-        self._stream, self._start, self._end = part.stream, part.start, part.end
+        self._stream, self._start, self._end, self._size = part.stream, part.start, part.end, part.size
         self._parts: Iterator[Data] | None = body_parts(part.payloads, part.stream.is_json)
         self._sent_bytes = 0
         self._waits_turn = False
         self._quiet_ticks = 0
         self._again: list[Data] | None = None
         """What has been read again so far, while that is under way."""
+        self._left = 0
+        """How many bytes are still to be read again."""
         exchange.begin(head)
         exchange.connection.stream(self)
         self.drained()
@@ -76,7 +78,7 @@ class ReadPump:
         self._quiet_ticks = 0
         if self._parts is None:
             if self._again is None:
-                self._again = []
+                self._again, self._left = [], self._size
                 self._read_again(self._start)
             return
         turn_end = self._sent_bytes + TURN_BYTES
@@ -106,7 +108,7 @@ class ReadPump:
 
     def _read_again(self, offset: int) -> None:
         try:
-            self._engine.read(self._stream, offset, self._end - offset, self._got, joined=True)
+            self._engine.read(self._stream, offset, self._left, self._got, joined=True)
         except Failure as failure:
             self._got(failure)
 
@@ -124,8 +126,12 @@ class ReadPump:
             connection.abort()
             return
         self._again += part.payloads
-        if part.end < self._end:
+        self._left -= part.size
+        if part.end < self._end and self._left > 0:
             self._read_again(part.end)
+            return
+        if self._left:
+            connection.abort()
             return
         self._parts = _behind(body_parts(self._again, self._stream.is_json), self._sent_bytes)
         self._again = None

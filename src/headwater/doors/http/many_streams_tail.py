@@ -298,7 +298,7 @@ class _Own:
             self._positions[self._number] = batch.position
             events = _events(batch, _token(self._positions))
             bucket = batch.stream.key.partition("/")[0]
-            sent_bytes[bucket] = sent_bytes.get(bucket, 0) + batch.ends[-1] - batch.start
+            sent_bytes[bucket] = sent_bytes.get(bucket, 0) + sum(map(len, batch.payloads))
             yield events
 
 

@@ -33,6 +33,7 @@ REASONS = {
     413: b"Content Too Large",
     415: b"Unsupported Media Type",
     417: b"Expectation Failed",
+    422: b"Unprocessable Content",
     426: b"Upgrade Required",
     429: b"Too Many Requests",
     431: b"Request Header Fields Too Large",
@@ -54,7 +55,7 @@ ALLOWED_HEADERS = (
     "Stream-Fork-Sub-Offset, Stream-Retention-Age, Stream-Retention-Bytes, Stream-Retention-Records, "
     "Producer-Id, Producer-Epoch, Producer-Seq"
 )
-METHODS = "GET, HEAD, PUT, POST, DELETE, OPTIONS"
+METHODS = "GET, HEAD, PUT, POST, PATCH, DELETE, OPTIONS"
 CLOSE = b"Connection: close\r\n"
 
 _PRINTABLE = bytes(range(0x20, 0x7F)).decode()
@@ -120,8 +121,9 @@ class Responder:
     def full(self, status: int, headers: list[tuple[str, str]], body: bytes, keep_alive: bool) -> bytes:
         return self.head(status, headers, len(body), keep_alive) + body
 
-    def failure(self, failure: Failure, keep_alive: bool, head_only: bool = False) -> bytes:
-        body = _encode({"error": {**failures.error(failure), **failure.details()}})
+    def failure(self, failure: Failure, keep_alive: bool, head_only: bool = False, target: bytes = b"") -> bytes:
+        """`target` is the request's: what the body looks like depends on its route."""
+        body = _encode(failures.body(failure, target))
         headers = [("Content-Type", "application/json"), ("Cache-Control", "no-store"), *failures.headers(failure)]
         head = self.head(row(failure).status, headers, len(body), keep_alive)
         return head if head_only else head + body

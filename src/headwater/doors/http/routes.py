@@ -8,6 +8,7 @@ Owns the map of the HTTP surface. Never handles anything itself beyond small fix
     /{bucket}/streams                                   its listing
     /{bucket}/{stream}  /ds/{bucket}/{stream}           a stream
     .../snapshot  .../snapshot/{offset}  .../bootstrap  .../append-batch
+    /v0/...                                             topics (see `topics/routes`)
     /__headwater/...  /healthz  /readyz  /metrics       pages and the node's own calls
 """
 
@@ -22,7 +23,7 @@ from headwater.doors.http.buckets import Buckets
 from headwater.doors.http.bulk_append import Batches
 from headwater.doors.http.durable_streams import DurableStreams
 from headwater.doors.http.elsewhere import Elsewhere
-from headwater.doors.http.exchange import Exchange
+from headwater.doors.http.exchange import Exchange, Repeated
 from headwater.doors.http.first_request import FLAT, GROUP, SUBSCRIPTION
 from headwater.doors.http.snapshots import Snapshots
 from headwater.doors.http.wire import KnownHead
@@ -110,13 +111,24 @@ class Routes:
 
     def _again(self, exchange: Exchange, known: KnownHead) -> bool:
         """A request that begins like an earlier one, which was judged or sent on: that is not found out again."""
+        memo = known.memo
         try:
-            if self._streams.append_again(exchange, known.memo):
+            if type(memo) is Repeated:
+                memo.act(exchange)
+                return True
+            if self._streams.append_again(exchange, memo):
                 return True
         except NotServedHere:
             known.memo = None  # its stream was deleted, and the name is now placed in another process
             return False
-        return self._elsewhere is not None and self._elsewhere.again(exchange, known.memo)
+        return self._elsewhere is not None and self._elsewhere.again(exchange, memo)
+
+    def where(self, exchange: Exchange, key: str, act: Callable[[], None]) -> None:
+        """Calls `act` in the process where the stream lives, or would be created, which is no fork's creation."""
+        if self._elsewhere is None:
+            act()
+        else:
+            self._elsewhere.stream(exchange, key, None, act)
 
     def _where(self, exchange: Exchange, key: str, act: Callable[[], None]) -> None:
         """Calls `act` in the process where the stream lives, or would be created."""

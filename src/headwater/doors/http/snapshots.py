@@ -159,7 +159,7 @@ class Snapshots:
         first = _part_head(boundary, media, first=True)
         between = _part_head(boundary, stream.content_type, first=False)
         last = f"\r\n--{boundary}--\r\n".encode()
-        size = len(first) + len(body) + len(last) + len(between) * len(part.payloads) + part.end - part.start
+        size = len(first) + len(body) + len(last) + len(between) * len(part.payloads) + part.size
         headers = [
             ("Content-Type", f"multipart/mixed; boundary={boundary}"),
             ("Stream-Snapshot-Offset", "-1" if snapshot is None else offsets.show(snapshot.offset)),
@@ -171,7 +171,7 @@ class Snapshots:
         if part.closed:
             headers.append(("Stream-Closed", "true"))
         if exchange.request.method == b"GET" and (body or part.count):
-            self._engine.count_read(stream.key, len(body) + part.end - part.start)
+            self._engine.count_read(stream.key, len(body) + part.size)
 
         def parts() -> Iterator[bytes]:
             yield first + body

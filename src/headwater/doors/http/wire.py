@@ -237,6 +237,11 @@ class RequestParser:
         """That of the request whose body has not come yet, or could not be taken."""
         return b"" if self._request is None else self._request.method
 
+    @property
+    def target(self) -> bytes:
+        """Of the same request, as far as it has come."""
+        return self._target if self._request is None else self._request.target
+
     def close(self) -> None:
         """The connection is gone: what had arrived of a body is dropped."""
         self._budget.held -= self._held
@@ -368,7 +373,7 @@ class RequestParser:
             if coding.lower() != b"chunked":
                 raise TransferCodingUnknown
             self._chunks = ChunkedBody(limit, setting, self._head_max, self._headers_max)
-        if b"content-encoding" in headers and method in (b"PUT", b"POST") and _is_encoded(headers):
+        if b"content-encoding" in headers and method in (b"PUT", b"POST", b"PATCH") and _is_encoded(headers):
             raise EncodedBody
         if b"expect" in headers:
             if headers[b"expect"].lower() != b"100-continue":
@@ -430,6 +435,7 @@ class RequestParser:
             request.body = self._body if self._more is None else self._more.getvalue()
             self.close()
         self._request = None
+        self._target = b""
         self._chunks = None
         self.state = IDLE
         if b"upgrade" in request.headers and _is_websocket(request):

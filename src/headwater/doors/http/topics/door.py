@@ -1,0 +1,33 @@
+"""The door for topics, put together: each family of routes, and what they share.
+
+Owns nothing but its parts, which whoever adds a family reaches here.
+"""
+
+from __future__ import annotations
+
+from headwater.config import Settings
+from headwater.doors.http.topics.config import Configs
+from headwater.doors.http.topics.diff import Diffs
+from headwater.doors.http.topics.records import Records, Writes
+from headwater.doors.http.topics.routes import TopicRoutes, Where
+from headwater.doors.http.topics.tails import TopicTails
+from headwater.doors.http.topics.topics import Topics
+from headwater.doors.http.topics.watchers import AtOnce, Deliveries, Watchers
+from headwater.engine.engine import Engine
+
+
+class TopicDoor:
+    def __init__(
+        self, engine: Engine, settings: Settings, in_cluster: bool, where: Where, deliveries: Deliveries | None = None
+    ) -> None:
+        """`where` calls something in the process where a stream lives (see `Routes.where`)."""
+        self.routes = TopicRoutes(settings.stream_name_bytes_max, where)
+        self.configs = Configs(in_cluster, settings.content_type_bytes_max, settings.stream_name_bytes_max)
+        self.watchers = Watchers(engine, AtOnce() if deliveries is None else deliveries)
+        self.writes = Writes(engine, settings)
+        self.topics = Topics(engine, self.configs)
+        self.records = Records(engine, self.writes)
+        self.diffs = Diffs(engine, settings, self.watchers)
+        self.tails = TopicTails(engine, settings, self.watchers)
+        for family in (self.topics, self.records, self.diffs, self.tails):
+            family.register(self.routes)
