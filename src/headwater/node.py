@@ -51,6 +51,8 @@ from headwater.doors.http.snapshots import Snapshots
 from headwater.doors.http.subscriptions import PREFIX as SUBSCRIPTIONS_PREFIX
 from headwater.doors.http.subscriptions import Subscriptions
 from headwater.doors.http.topics.door import TopicDoor
+from headwater.doors.http.topics.routers import PREFIX as ROUTERS_PREFIX
+from headwater.doors.http.topics.routers import RouterCalls
 from headwater.doors.http.topics.routes import PREFIX as TOPICS_PREFIX
 from headwater.doors.http.wire import Budget
 from headwater.doors.s3p.names import first_owner
@@ -77,6 +79,8 @@ from headwater.setting_values import shown_address
 from headwater.start_refused import CannotStart
 from headwater.subscriptions.manager import Manager
 from headwater.subscriptions.webhooks import WebhookClient
+from headwater.topics.access import TopicAccess
+from headwater.topics.routers import Routers
 
 log = structlog.get_logger("headwater")
 
@@ -96,6 +100,8 @@ class Node:
         self._s3p: S3pServer | None = None
         self._placing: ForkPlacement | None = None
         self._subscriptions: Manager | None = None
+        self._topic_access: TopicAccess | None = None
+        self._routers: Routers | None = None
         self._lake_calls: LakeCalls | None = None
         self._bulk_snapshots: BulkSnapshots | None = None
 
@@ -120,12 +126,16 @@ class Node:
         self._pipeline_calls(routes, engine, store, lake)
         routes.call("/__headwater/erase", self._erasures(engine, rng, subscriptions).handle)
         routes.call(SUBSCRIPTIONS_PREFIX, Subscriptions(subscriptions, settings).handle)
+        self._topic_access = TopicAccess(engine, self._placing)
+        self._routers = Routers(engine, self._topic_access)
+        self._routers.start()
+        routes.call(ROUTERS_PREFIX, RouterCalls(self._routers, settings.stream_name_bytes_max).handle)
         bodies_bytes_max = settings.bodies_bytes_max // groups.workers_count
         bodies = Budget(max(bodies_bytes_max, settings.body_bytes_max, settings.snapshot_bytes_max))
         self._http = HttpServer(settings, routes, responder, bodies)
         metrics = self._pages(routes, engine, self._http)
         metrics.add(*readings.engine_gauges(engine), *readings.http_gauges(self._http, streams))
-        metrics.add(*readings.subscription_gauges([subscriptions]))
+        metrics.add(*readings.subscription_gauges([subscriptions]), *readings.router_gauges(self._routers))
         if s3p is not None:
             members = None if groups.membership.alone else groups.membership
             self._s3p = S3pServer(settings, engine, members, self._placing)
@@ -309,11 +319,15 @@ class Node:
         await self._groups.leave()
         if self._subscriptions is not None:
             self._subscriptions.close()
+        if self._topic_access is not None:
+            self._topic_access.close()
         grace_s = self.settings.shutdown_grace_ms / 1000
         await asyncio.gather(*(door.close(grace_s) for door in doors))
         await self._groups.close_doors(grace_s)
         if self._subscriptions is not None:
             await self._subscriptions.stop()
+        if self._routers is not None:
+            await self._routers.stop()
         if self._lake_calls is not None:
             self._lake_calls.close()
         if self._store_probe is not None:

@@ -19,6 +19,7 @@ from headwater.engine.reads import Reads
 from headwater.engine.reads_by_id import ReadsById
 from headwater.engine.record_reads import RecordReads
 from headwater.engine.recovery import recover
+from headwater.engine.router_definitions import RouterDefinitions
 from headwater.log.null import NullLog
 from headwater.model.commands import Append, Command, Create, Durability, Producer
 from headwater.model.events import Event
@@ -184,6 +185,7 @@ def owned_on(group: Group, lake: Lake | None = None) -> Any:
     """As much of an owned group as an engine and its doors use, without files and what works beside it."""
     reads = Reads(group, lake)
     placements = group.domains[Placements.name] = Placements(group.catalog)
+    group.domains[RouterDefinitions.name] = RouterDefinitions()
     return SimpleNamespace(
         group=group,
         reads=reads,

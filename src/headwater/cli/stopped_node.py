@@ -18,6 +18,7 @@ from headwater.engine.erasure_marks import ErasureMarks
 from headwater.engine.group import Group
 from headwater.engine.placements import Placements
 from headwater.engine.recovery import begin_incarnation, recover
+from headwater.engine.router_definitions import RouterDefinitions
 from headwater.log.wal import Wal
 from headwater.model.extents import Extent
 from headwater.model.row import StreamRow
@@ -164,6 +165,7 @@ def _recovered(
     group.domains[registry.name] = registry
     group.domains[Placements.name] = Placements(catalog)
     group.domains[ErasureMarks.name] = ErasureMarks()
+    group.domains[RouterDefinitions.name] = RouterDefinitions()
     recover(group)
     return group
 

@@ -24,6 +24,7 @@ from headwater.engine.reads import Reads
 from headwater.engine.reads_by_id import ReadsById
 from headwater.engine.record_reads import RecordReads
 from headwater.engine.recovery import begin_incarnation, recover
+from headwater.engine.router_definitions import RouterDefinitions
 from headwater.engine.swap import Swapper
 from headwater.engine.upkeep import Upkeep
 from headwater.ports import Blobs, CatalogCopy, CopiedLog, FileLog, Lake, Rng
@@ -98,6 +99,7 @@ class OwnedGroup:
         group.domains[Placements.name] = self.placements
         self.erasure_marks = ErasureMarks()
         group.domains[ErasureMarks.name] = self.erasure_marks
+        group.domains[RouterDefinitions.name] = RouterDefinitions()
         self._clearing: asyncio.Task[None] | None = None
         self.log = log
         self.files = files

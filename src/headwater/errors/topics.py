@@ -7,7 +7,17 @@ from __future__ import annotations
 
 from headwater.errors.base import Failure
 
-__all__ = ["BELOW_TOPICS", "EpochChanged", "QuorumNeedsCluster", "TooManyHoles", "TopicFull"]
+__all__ = [
+    "BELOW_TOPICS",
+    "EpochChanged",
+    "QuorumNeedsCluster",
+    "RouterConflict",
+    "RouterCycle",
+    "RouterNotFound",
+    "TooManyHoles",
+    "TooManyRouters",
+    "TopicFull",
+]
 
 BELOW_TOPICS = {
     "stream_not_found": "topic_not_found",
@@ -71,3 +81,53 @@ class QuorumNeedsCluster(Failure):
             "durability quorum needs a cluster, and this node is by itself; use fsync, which is the strongest class "
             "of one node, or serve with --cluster"
         )
+
+
+class RouterNotFound(Failure):
+    def message(self) -> str:
+        return "no such router; define it with PUT first"
+
+
+class RouterConflict(Failure):
+    """There is a router that this one cannot stand beside."""
+
+    def __init__(self, reason: str, other: str, dest: str) -> None:
+        self.reason = reason
+        """`router_exists` or `router_dest_fan_in`."""
+        self.other = other
+        self.dest = dest
+        """The topic that the other router writes to; empty when the name alone is taken."""
+
+    def message(self) -> str:
+        if self.reason == "router_exists":
+            return f"router {self.other} exists with another configuration; delete it first"
+        return f"router {self.other} writes to {self.dest} already, and a topic takes copies from one router only"
+
+    def details(self) -> dict[str, object]:
+        return {"reason": self.reason, "router": self.other}
+
+
+class RouterCycle(Failure):
+    def __init__(self, cycle: list[str]) -> None:
+        self.cycle = cycle
+        """Topics, the first one again as the last."""
+
+    def message(self) -> str:
+        return (
+            f"the router would close a cycle: {' -> '.join(self.cycle)}; records would go round in it unless filters "
+            "stop them: define it with allow_cycle if they do"
+        )
+
+    def details(self) -> dict[str, object]:
+        return {"cycle": self.cycle}
+
+
+class TooManyRouters(Failure):
+    def __init__(self, routers_max: int) -> None:
+        self.routers_max = routers_max
+
+    def message(self) -> str:
+        return f"there are {self.routers_max} routers, as many as there may be; delete one first"
+
+    def details(self) -> dict[str, object]:
+        return {"limit": self.routers_max}

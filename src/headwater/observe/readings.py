@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from headwater.engine.owned_group import OwnedGroup
     from headwater.observe.cluster_readings import ClusterReadings
     from headwater.subscriptions.manager import Manager
+    from headwater.topics.routers import Routers
 
 
 class _SinceStart:
@@ -133,6 +134,16 @@ def s3p_gauges(s3p: S3pServer) -> list[Gauge]:
         Gauge("s3p_connections_open", "S3P connections.", lambda: len(s3p.connections)),
         Gauge("s3p_connections_refused", "S3P connections cut for lack of room.", lambda: s3p.refused_count, True),
         Gauge("s3p_reads_blocked", "S3P READs that wait for records.", lambda: s3p.blocked_count),
+    ]
+
+
+def router_gauges(routers: Routers) -> list[Gauge]:
+    lost = "Records that retention took from sources before routers forwarded them, since the start."
+    return [
+        Gauge("routers", "Routers at work.", lambda: routers.count),
+        Gauge("routers_stuck", "Routers that cannot forward just now.", lambda: routers.stuck_count),
+        Gauge("router_records_copied", "Records forwarded since the start.", lambda: routers.copied_count, True),
+        Gauge("router_records_lost", lost, lambda: routers.lost_count, True),
     ]
 
 

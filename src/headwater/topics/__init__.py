@@ -1,1 +1,3 @@
-"""Topics at work: deliveries of dirty topics in their order. Never decides that order: `model.schedule` does."""
+"""Topics at work, beside the requests of clients: deliveries in their order, routers, queues, and the way to topics
+wherever they live. Never decides about a stream: its group does.
+"""

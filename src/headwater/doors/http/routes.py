@@ -34,6 +34,7 @@ from headwater.model import names
 
 OWN = b"/__headwater/"
 BUCKETS = b"/__headwater/buckets/"
+ROUTERS = b"/v0/routers"
 EXPECTED_LOG = b"headwater-expected-log"
 _KEYS_MAX = 65_536
 
@@ -148,7 +149,7 @@ class Routes:
             act()
         elif (number := GROUP.match(path)) is not None:
             elsewhere.group(exchange, int(number[1]), act)
-        elif path.startswith(BUCKETS) and path.count(b"/") == BUCKETS.count(b"/"):
+        elif path.startswith(ROUTERS) or (path.startswith(BUCKETS) and path.count(b"/") == BUCKETS.count(b"/")):
             elsewhere.group(exchange, DIRECTORY, act)
         elif (found := SUBSCRIPTION.match(path)) is not None:
             elsewhere.subscription(exchange, parse.path_text(found[1]), act)

@@ -55,15 +55,15 @@ class _Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a body says; what it leaves out is UNSET."""
 
     content_type: str | UnsetType = UNSET
-    ttl_ms: int | None | UnsetType = UNSET
-    cap_records: int | None | UnsetType = UNSET
-    cap_bytes: int | None | UnsetType = UNSET
+    ttl_ms: int | UnsetType | None = UNSET
+    cap_records: int | UnsetType | None = UNSET
+    cap_bytes: int | UnsetType | None = UNSET
     discard: str | UnsetType = UNSET
     durability: str | UnsetType = UNSET
     durable: bool | UnsetType = UNSET
     priority: int | UnsetType = UNSET
     auto_priority: bool | UnsetType = UNSET
-    queue: _Queue | None | UnsetType = UNSET
+    queue: _Queue | UnsetType | None = UNSET
 
 
 _decode = msgspec.json.Decoder(_Config).decode
@@ -201,7 +201,7 @@ class Configs:
         )
 
 
-def _cap(name: str, given: int | None | UnsetType, present: int | None) -> int | None:
+def _cap(name: str, given: int | UnsetType | None, present: int | None) -> int | None:
     if given is UNSET:
         return present
     if given is not None:
