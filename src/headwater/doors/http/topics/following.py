@@ -176,6 +176,7 @@ class Following:
         topic.begun = True
         topic.cursor = found.next_seq
         if found.records:
+            self._watchers.priorities.consumed(topic.stream)
             topic.sent_bytes += found.size
             self._outlet.records(topic.name, joined, found.next_seq)
         if not found.up_to_date or found.next_seq < shown_count(topic.stream):

@@ -90,6 +90,7 @@ class Answering:
                 continue
             diff = await _read(self._engine, stream, Wanted(from_seq, wanted.limit, BATCH_BYTES_MAX, wanted.nodes))
             if diff.says_something or diff.next_seq != from_seq:
+                self._watchers.priorities.consumed(stream)
                 found.append((index, diff))
                 size += diff.size
                 if size >= ANSWER_BYTES_MAX:

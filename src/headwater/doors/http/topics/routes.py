@@ -37,12 +37,18 @@ class TopicRoutes:
         self._name_bytes_max = name_bytes_max
         self._where = where
         self._verbs: dict[str, dict[bytes, Of]] = {}
+        self._anywhere: set[str] = set()
         self._pages: dict[bytes, dict[bytes, Page]] = {}
         self._paths: dict[bytes, TopicPath] = {}
 
-    def verb(self, name: str, method: str, of: Of) -> None:
-        """Serves /v0/topics/{topic}/{name}; the empty name is the topic itself."""
+    def verb(self, name: str, method: str, of: Of, anywhere: bool = False) -> None:
+        """Serves /v0/topics/{topic}/{name}; the empty name is the topic itself.
+
+        `anywhere`: it is served in the process that the request came to, wherever the topic lives.
+        """
         self._verbs.setdefault(name, {})[method.encode()] = of
+        if anywhere:
+            self._anywhere.add(name)
 
     def page(self, name: str, method: str, page: Page) -> None:
         """Serves /v0/{name}, and everything below it."""
@@ -55,7 +61,10 @@ class TopicRoutes:
         if name == b"topics" and slash:
             path = self._paths.get(below) or self._parsed(below)
             of = _served(self._verbs.get(path.verb), exchange)
-            self._where(exchange, path.key, partial(of, exchange, path.key, query, timing))
+            if path.verb in self._anywhere:
+                of(exchange, path.key, query, timing)
+            else:
+                self._where(exchange, path.key, partial(of, exchange, path.key, query, timing))
         else:
             _served(self._pages.get(name), exchange)(exchange, below, query, timing)
 
