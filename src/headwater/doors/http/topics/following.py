@@ -78,6 +78,9 @@ class Following:
     def __len__(self) -> int:
         return len(self._topics)
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._topics
+
     def add(self, name: str, stream: LoadedStream, from_seq: int | None) -> int:
         """Follows a topic of this process from a cursor on, or from now; returns the cursor.
 

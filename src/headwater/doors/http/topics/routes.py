@@ -18,6 +18,8 @@ from headwater.doors.http.exchange import Exchange
 from headwater.doors.http.topics.answers import Timing
 from headwater.doors.http.topics.paths import TopicPath, topic_path
 from headwater.engine.engine import Engine
+from headwater.engine.loaded_stream import LoadedStream
+from headwater.engine.outcome_future import OutcomeFuture
 from headwater.errors import MethodNotAllowed, NoSuchRoute
 
 PREFIX = "/v0/"
@@ -94,3 +96,19 @@ def once_published(engine: Engine, exchange: Exchange, key: str, act: Callable[[
         engine.after_published(key, exchange)
     else:
         act()
+
+
+async def published(engine: Engine, group: int, key: str) -> LoadedStream:
+    """A topic of this process as readers see it, once no creation or deletion of it is under way.
+
+    Raises StreamNotFound, StreamSoftDeleted, GroupMoved.
+    """
+    owned = engine.serving(group)
+    if owned.group.unpublished(key):
+        future = OutcomeFuture()
+        owned.group.after_published(key, future)
+        await future.success()
+        owned = engine.serving(group)
+    if engine.home(key) == group:
+        return engine.find(key, True)
+    return owned.group.find(key, True)

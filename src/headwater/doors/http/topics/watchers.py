@@ -3,18 +3,23 @@
 Owns one follower for each topic that is waited for, however many wait. Never reads records and never writes to a
 socket: whoever waits does, when it is told.
 
-    a topic grows -> mark(topic, priority, deliver) -> deliver: everybody who waits for it is told
+    a topic grows -> mark(topic, priority, deliver) -> deliver: those who wait for it are told, some at a time
 
-`AtOnce` delivers without an order. Something that serves dirty topics by their priority takes its place.
+`topics.delivery` calls them in the order of the topics' priorities.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Protocol
 
 from headwater.engine.engine import Engine
 from headwater.engine.loaded_stream import LoadedStream
+from headwater.topics.priorities import Priorities
+
+TURN_WATCHERS = 64
+"""Told in one delivery. The others are told in another turn of the topic, with other topics in between."""
 
 
 class Deliveries(Protocol):
