@@ -29,12 +29,13 @@ def found(target: str, method: str = "GET") -> tuple[int | None, int]:
 @pytest.mark.parametrize(
     "target",
     [
-        "/v1/stream/notes/a",
-        "/v1/stream/notes%2Fa?offset=-1",
-        "/notes/a",
-        "/ds/notes/a",
-        "/notes/a/snapshot/now",
-        "/v0/topics/notes/a/records",
+        *("/v1/stream/notes/a", "/v1/stream/notes%2Fa?offset=-1", "/notes/a", "/ds/notes/a", "/notes/a/snapshot/now"),
+        *(
+            "/v0/topics/notes/a",
+            "/v0/topics/notes%2Fa",
+            "/v0/topics/notes/a/records",
+            "/v0/topics/notes/a/diff?limit=1",
+        ),
     ],
 )
 def test_a_stream_is_found_by_each_of_its_paths(target: str) -> None:
@@ -59,6 +60,11 @@ def test_a_bucket_is_with_the_directory_and_a_call_with_the_group_it_names(targe
         "/v0/ws",
         "/v0/topics/notes/a/ws",
         "/v0/topics/notes%2Fa/ws?from_seq=1",
+        "/v0/topics",
+        "/v0/topics/",
+        "/v0/topics/..",
+        "/v0/sse?topics=notes/a",
+        "/v0/routers/a",
         "/v1/stream/..",
         "*",
         "http://x/v1/stream/notes/a",
