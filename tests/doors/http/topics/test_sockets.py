@@ -162,6 +162,23 @@ def test_a_socket_follows_a_bounded_number_of_topics(ws: Socket, new: New) -> No
     assert (code, str(TOPICS_MAX) in answer["error"]["message"]) == ("bad_request", True)
 
 
+def test_sockets_and_deliveries_are_counted(node: Node, ws: Socket, topic: Topic) -> None:
+    def readings() -> dict[str, float]:
+        found: dict[str, float] = node.request("GET", "/__headwater/metrics").json()
+        return found
+
+    ws.ask("subscribed", op="subscribe", topics={topic.name: "now"})
+    before = readings()
+    assert before["websockets_open"] >= 1
+    topic.write(1)
+    ws.next("records")
+    after = readings()
+    assert after["deliveries"] > before["deliveries"] and after["deliveries_failed"] == 0
+    assert after["delivery_wait_longest_seconds"] <= after["delivery_wait_seconds"]
+    assert after["delivery_topics_deferred"] <= after["delivery_topics_ready"]
+    assert 0 <= after["delivery_pressure"] <= 1 and after["topic_writes_throttled"] == 0
+
+
 # ---- writing ----------------------------------------------------------------------------------------------------
 
 

@@ -240,8 +240,11 @@ class Records:
         if stream is None:
             raise StreamNotFound
         command = self._admitted(stream, write)
-        if self.take_jobs is not None and stream.topic is not None and stream.topic.queue is not None:
+        is_queue = stream.topic is not None and stream.topic.queue is not None
+        if is_queue and self.take_jobs is not None:
             self.take_jobs(stream, command, told)
+        elif is_queue and self.jobs is not None:
+            raise BadBody("topic: it is a queue; write its jobs by POST …/records")  # where keys are looked up
         else:
             group.submit(key, command, _Telling(stream, told))
 
