@@ -1,3 +1,3 @@
-"""Topics at work beside the requests of clients: deliveries of dirty topics in their order, routers, and the way to
-topics wherever they live. Never decides that order, nor about a stream: `model.schedule` and the stream's group do.
+"""Topics at work, beside the requests of clients: deliveries in their order, routers, queues, and the way to topics
+wherever they live. Never decides about a stream: its group does.
 """

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from headwater.doors.http.topics.following import Filter, Following
-from headwater.doors.http.topics.watchers import AtOnce, Watchers
 from headwater.engine.leaving import leave
 from headwater.model.commands import Append, Create, Delete, DeleteRecords, Retention
 from headwater.model.holes import Run
 from headwater.model.labels import Labels
+from tests.doors.http.topics.deliveries import told_at_once
 from tests.engine import KEY, Bench, engine_on
 from tests.engine.shore import Shore, asked
 
@@ -60,7 +60,7 @@ class World:
     def __init__(self, retention: Retention | None = None) -> None:
         self.bench = Bench()
         self.engine = engine_on(self.bench.group)
-        self.watchers = Watchers(self.engine, AtOnce())
+        self.watchers = told_at_once(self.engine)
         for name in "ab":
             self.bench.submit(Create(name_key(name), "application/json", [], retention=retention), name_key(name))
         self.bench.sync()
@@ -240,7 +240,7 @@ def settled(shore: Shore, out: Out) -> Iterator[Following]:
     shore.submit(Append([b"2", b"3"]))
     shore.sync()
     engine = engine_on(shore.group, shore.lake)
-    following = Following(engine, Watchers(engine, AtOnce()), out, EVERYTHING)
+    following = Following(engine, told_at_once(engine), out, EVERYTHING)
     following.add("s", engine.find(KEY, False), 0)
     try:
         yield following
