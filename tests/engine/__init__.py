@@ -12,6 +12,7 @@ from headwater.catalog.sqlite import SqliteCatalog
 from headwater.engine.engine import Engine
 from headwater.engine.group import Group
 from headwater.engine.loaded_stream import LoadedStream
+from headwater.engine.marks import Marks
 from headwater.engine.pending_answers import Outcome
 from headwater.engine.placements import Placements
 from headwater.engine.read_plan import plan
@@ -20,6 +21,7 @@ from headwater.engine.reads_by_id import ReadsById
 from headwater.engine.record_reads import RecordReads
 from headwater.engine.recovery import recover
 from headwater.engine.router_definitions import RouterDefinitions
+from headwater.engine.topic_deletes import TopicDeletes
 from headwater.log.null import NullLog
 from headwater.model.commands import Append, Command, Create, Durability, Producer
 from headwater.model.events import Event
@@ -184,13 +186,16 @@ def engine_on(group: Group, lake: Lake | None = None) -> Engine:
 def owned_on(group: Group, lake: Lake | None = None) -> Any:
     """As much of an owned group as an engine and its doors use, without files and what works beside it."""
     reads = Reads(group, lake)
+    by_number, marks = RecordReads(group, reads), Marks(group)
     placements = group.domains[Placements.name] = Placements(group.catalog)
     group.domains[RouterDefinitions.name] = RouterDefinitions()
     return SimpleNamespace(
         group=group,
         reads=reads,
         by_id=ReadsById(group, reads),
-        by_number=RecordReads(group, reads),
+        by_number=by_number,
+        marks=marks,
+        deletes=TopicDeletes(group, marks, by_number),
         number=group.number,
         placements=placements,
         recover=partial(recover, group),

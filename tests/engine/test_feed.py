@@ -8,7 +8,8 @@ import random
 import pytest
 
 from headwater.engine.feed import Feed
-from headwater.model.commands import Durability
+from headwater.model.commands import Append, DeleteRecords, Durability
+from headwater.model.holes import Run
 from tests.engine import Bench
 
 A, B = "town/a", "town/b"
@@ -67,7 +68,7 @@ def test_what_is_synced_and_not_told_of_yet_is_not_passed_over() -> None:
 
 
 @pytest.mark.parametrize("seed", range(50))
-@pytest.mark.parametrize("durability", list(Durability))
+@pytest.mark.parametrize("durability", [Durability.FSYNC, Durability.DISK, Durability.MEMORY])
 def test_every_record_is_told_once_and_in_order_whatever_the_moments_are(seed: int, durability: Durability) -> None:
     rng = random.Random(seed)
     bench = town(durability)
@@ -90,3 +91,38 @@ def test_every_record_is_told_once_and_in_order_whatever_the_moments_are(seed: i
     bench.sync()
     bench.turn()
     assert follower.seen == sent
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_records_of_ephemeral_streams_are_told_once_and_in_the_order_of_their_stream(seed: int) -> None:
+    rng = random.Random(seed)
+    bench = town(Durability.EPHEMERAL)
+    bench.create("town/c")
+    follower = Follower(bench)
+    sent: dict[str, list[bytes]] = {A: [], B: [], "town/c": []}
+    for number in range(60):
+        if rng.random() < 0.7:
+            key = rng.choice(list(sent))
+            sent[key].append(b"%s%d" % (key[-1:].encode(), number))
+            bench.post(sent[key][-1], key)
+        elif rng.random() < 0.5:
+            bench.turn()
+        else:
+            bench.sync()
+    bench.sync()
+    bench.turn()
+    for key, payloads in sent.items():
+        assert [one for one in follower.seen if one[:1] == key[-1:].encode()] == payloads
+
+
+def test_deleted_records_are_not_told_and_those_of_one_append_stay_together() -> None:
+    bench = town()
+    feed = Feed(bench.group, bench.log.synced, lambda key: True)
+    bench.submit(Append([b"1", b"2", b"3", b"4", b"5"]), A)
+    bench.post(b"6", A)
+    bench.sync()
+    bench.submit(DeleteRecords([Run(1, 2, 1, 2), Run(3, 4, 3, 4), Run(5, 6, 5, 6)]), A)
+    bench.sync()
+    (batch,) = feed.take()
+    assert (batch.payloads, batch.ends) == ([b"1", b"3", b"5"], [1, 3, 5])
+    assert list(feed.take()) == []

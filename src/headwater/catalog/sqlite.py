@@ -7,6 +7,8 @@ Owns the schema and its transactions. Never decides what is written when: checkp
                               aging: 1 when an age policy may have to let go of settled records, else null
                               lost: log position of the newest record it let go of, null while there is none
     extents(sid, start, end, file, rows, row)   where settled records are in the lake; rows: how many
+    marks(sid, mark, number, begin, end)        what settled records can be found by (see marks.py)
+    unmarked(sid, end)        streams whose marks up to that offset have to go, and are still there in part
     files(id, name, dead_ms, came, went)
                               files of the lake; dead_ms: since when no extent is left, by a swap or as gc found
                               came, went: numbers of the swaps that brought it and took it, if any did (see swaps)
@@ -34,6 +36,7 @@ from pathlib import Path
 
 import msgspec
 
+from headwater.catalog import marks
 from headwater.catalog.swaps import swap_files
 from headwater.model.extents import Extent
 from headwater.model.row import BucketRow, StreamRow
@@ -55,6 +58,10 @@ create index if not exists extents_of_files on extents (file, rows);
 create table if not exists files (
     id integer primary key, name text not null unique, dead_ms integer, came integer, went integer
 );
+create table if not exists marks (sid integer, mark text, number integer, begin integer not null, end integer not null,
+    primary key (sid, mark, number)) without rowid;
+create index if not exists marks_by_end on marks (sid, end);
+create table if not exists unmarked (sid integer primary key, end integer not null);
 create table if not exists buckets (name text primary key, row blob not null) without rowid;
 create table if not exists things (
     domain text, name text, row blob not null, primary key (domain, name)
@@ -128,6 +135,18 @@ class SqliteCatalog:
             (sid, offset, count_max),
         )
         return [_decode_extent(row) for (row,) in rows]
+
+    def marked(self, sid: int, mark: str, first: int, last: int, count_max: int) -> list[tuple[int, int, int]]:
+        return marks.marked(self._reader, sid, mark, first, last, count_max)
+
+    def marked_between(
+        self, sid: int, after: tuple[str, int], high: str, count_max: int
+    ) -> list[tuple[str, int, int, int]]:
+        return marks.marked_between(self._reader, sid, after, high, count_max)
+
+    def prune_marks(self) -> bool:
+        with self._writer as db:
+            return marks.prune(db)
 
     def incarnations(self) -> list[tuple[str, int]]:
         return list(self._reader.execute("select id, position from incarnations order by rowid"))
@@ -216,6 +235,7 @@ class SqliteCatalog:
                 swap_files(db, swap)
             db.executemany("delete from extents where sid = ? and end <= ?", change.cuts)
             db.executemany("delete from extents where sid = ?", ((sid,) for _, sid in change.gone))
+            marks.write(db, change)
             db.executemany(
                 "insert into buckets (name, row) values (?, ?) on conflict (name) do update set row = excluded.row",
                 ((row.name, _encode(row)) for row in change.buckets if not _forgettable(row, change)),

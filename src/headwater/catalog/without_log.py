@@ -19,6 +19,7 @@ import msgspec
 
 from headwater.catalog.sqlite import SqliteCatalog
 from headwater.model.extents import Extent
+from headwater.model.holes import Holes
 from headwater.model.lineage import DOMAIN, IDENTITY
 from headwater.model.row import BucketRow, StreamRow
 from headwater.ports import Change
@@ -97,7 +98,7 @@ class _Cuts:
             row = _decode(data)
             self._streams_count += 1
             self._position = max(self._position, row.position)
-            made = self._gone_before(self._ended(db, row))
+            made = _without_holes(row, self._gone_before(self._ended(db, row)))
             if made.children:
                 self._tails[made.sid] = made.tail
             if made is not row:
@@ -139,3 +140,12 @@ class _Cuts:
         # An event at or below the position of a row would not be applied to it.
         position = max([meta.get("position", 0), self._position, *buckets])
         return Cut(position, self._streams_count, self._cut_count, self._cut_bytes, self._gone_count)
+
+
+def _without_holes(row: StreamRow, made: StreamRow) -> StreamRow:
+    """Deleted records that are beyond the new end never were, and those before the new beginning are gone."""
+    if made is row or not made.holes:
+        return made
+    holes = Holes(made.holes).up_to(made.count, made.tail)
+    first_seq, earliest = holes.cut(made.first_seq, made.earliest)
+    return msgspec.structs.replace(made, first_seq=first_seq, earliest=earliest, holes=holes.packed())

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from headwater.engine.loaded_stream import Domain, LoadedStream
 from headwater.engine.usage import ReadUsage
 from headwater.model.buckets import Bucket
 from headwater.model.extents import Extent
+from headwater.model.marks import LabelledRun
 from headwater.model.row import BucketRow, StreamRow
 from headwater.ports import Change, FilesSwapped, ReadCount
 
@@ -33,6 +35,7 @@ class ChangeSet:
     removed: Mapping[int, str]
     created: Mapping[str, LoadedStream]
     extents: Mapping[int, Sequence[Extent]]
+    marks: Mapping[int, Sequence[LabelledRun]]
     files: Sequence[str]
     cuts: Mapping[int, int]
     lost: Mapping[int, LoadedStream]
@@ -65,6 +68,7 @@ class ChangeSet:
             next_sid=next_sid,
             reads=list(self.reads),
             swaps=list(self.swaps),
+            marks=[run for found in self.marks.values() for run in found],
         )
 
 
@@ -83,6 +87,8 @@ class UnsavedChanges:
         """Created since the last checkpoint: the catalog's listing does not show them yet."""
         self.new_extents: dict[int, list[Extent]] = {}
         """Logged since the last checkpoint, by sid: the catalog does not know them yet."""
+        self.new_marks: dict[int, list[LabelledRun]] = {}
+        """The same for labels of records that settled. They take memory until the checkpoint."""
         self.new_files: list[str] = []
         """Files of the lake that were logged since the last checkpoint."""
         self.new_swaps: list[FilesSwapped] = []
@@ -136,6 +142,7 @@ class UnsavedChanges:
             removed=dict(self.removed),
             created=dict(self.unlisted),
             extents={sid: tuple(found) for sid, found in self.new_extents.items()},
+            marks={sid: tuple(found) for sid, found in self.new_marks.items()},
             files=tuple(self.new_files),
             cuts=cuts,
             lost=dict(self.losing),
@@ -152,12 +159,8 @@ class UnsavedChanges:
             self.removed.pop(sid, None)
         del self.new_files[: len(changes.files)]
         del self.new_swaps[: len(changes.swaps)]
-        for sid, written in changes.extents.items():
-            extents = self.new_extents.get(sid)
-            if extents is not None:
-                del extents[: len(written)]
-                if not extents:
-                    del self.new_extents[sid]
+        _written(self.new_extents, changes.extents)
+        _written(self.new_marks, changes.marks)
         for key, stream in changes.created.items():
             if self.unlisted.get(key) is stream:
                 del self.unlisted[key]
@@ -193,6 +196,20 @@ class UnsavedChanges:
         self.dirty.pop(sid, None)
         self.unlisted.pop(stream.key, None)
         self.new_extents.pop(sid, None)
+        self.new_marks.pop(sid, None)
         self.lost.pop(sid, None)
         self.losing.pop(sid, None)
         self.removed[sid] = stream.key
+
+
+T = TypeVar("T")
+
+
+def _written(waiting: dict[int, list[T]], written: Mapping[int, Sequence[T]]) -> None:
+    """What was written waits no more. What came since does, and so does nothing of a stream that was deleted."""
+    for sid, some in written.items():
+        left = waiting.get(sid)
+        if left is not None:
+            del left[: len(some)]
+            if not left:
+                del waiting[sid]

@@ -14,6 +14,7 @@ from xxhash import xxh3_64_intdigest
 from headwater.engine.group import Group
 from headwater.engine.leaving import leave
 from headwater.engine.loaded_stream import Follower, LoadedStream, Observer
+from headwater.engine.marks import Marks
 from headwater.engine.owned_group import OwnedGroup
 from headwater.engine.pending_answers import Waiter
 from headwater.engine.placements import Placement
@@ -22,6 +23,8 @@ from headwater.engine.read_plan import Slice
 from headwater.engine.reads import Done
 from headwater.engine.reads_by_id import Place, Record
 from headwater.engine.record_reads import Done as RecordsDone
+from headwater.engine.topic_deletes import Done as DeletesDone
+from headwater.engine.topic_deletes import Match
 from headwater.engine.usage import ReadUsage
 from headwater.errors import Failure, GroupMoved, NotServedHere
 from headwater.model.commands import Command, Create
@@ -258,6 +261,14 @@ class Engine:
         """Lets go of what the stream's policy does not keep: a reader that comes now is not to see what is too old."""
         if stream.retention is not None:
             self.group_of(stream).group.apply_retention(stream)
+
+    def marks_of(self, stream: LoadedStream) -> Marks:
+        """What records of the stream are found by."""
+        return self.group_of(stream).marks
+
+    def delete_records(self, key: str, match: Match | None, before_seq: int | None, done: DeletesDone) -> None:
+        """See `TopicDeletes.delete`. Raises NotServedHere."""
+        self.owned[self.group(key).number].deletes.delete(key, match, before_seq, done)
 
     def follow(self, stream: LoadedStream, follower: Follower) -> None:
         """Raises NotServedHere when the stream's group has left, or has left and come back: this stream never grows."""

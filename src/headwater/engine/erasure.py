@@ -117,6 +117,8 @@ class Eraser:
         try:
             await checkpoint(group, always=True)
             async with group.locks.checkpointing:
+                while await asyncio.to_thread(group.catalog.prune_marks):
+                    pass
                 rewritten = await asyncio.to_thread(self._scrub, key)
             if self._marks is not None:
                 self._marks.cleared()

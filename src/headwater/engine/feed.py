@@ -2,6 +2,9 @@
 
 Owns that order. Never shows a record before everything that precedes it in the log is synced, whatever its class:
 otherwise a position could not stand for all that was seen.
+
+Records of ephemeral streams are in no log: each such stream's own are told in their order, once, and no position stands
+for them. Who comes back after a while misses those of the meantime.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from typing import NamedTuple
 from headwater.engine.group import Group
 from headwater.engine.loaded_stream import UNBORN, LoadedStream
 from headwater.errors import TokenGone
+from headwater.model.commands import Durability
 
 
 class Batch(NamedTuple):
@@ -54,6 +58,13 @@ def batches(stream: LoadedStream, first: int, last: int) -> list[Batch]:
     ]
 
 
+def _one(parts: list[Batch]) -> Batch | None:
+    if len(parts) <= 1:
+        return parts[0] if parts else None
+    payloads = [payload for part in parts for payload in part.payloads]
+    return parts[0]._replace(payloads=payloads, ends=[end for part in parts for end in part.ends])
+
+
 class Feed:
     """Records of matching streams of one group after `position`. An Observer."""
 
@@ -66,6 +77,8 @@ class Feed:
         """Called when nothing more comes here: another process serves the group."""
         self._matches = matches
         self._grown: dict[int, LoadedStream] = {}
+        self._unlogged: dict[int, tuple[LoadedStream, int]] = {}
+        """Ephemeral streams that grew, and the number of the first record of each that was not taken."""
         self._due = False
         """A wake is scheduled."""
         self._closed = False
@@ -77,6 +90,8 @@ class Feed:
         Raises TokenGone when some of those are in the lake already, where positions are not looked up.
         """
         for stream in streams:
+            if stream.durability == Durability.EPHEMERAL:
+                continue
             if stream.cold_position > self.position:
                 raise TokenGone(stream.key)
             if stream.position > self.position:
@@ -87,6 +102,7 @@ class Feed:
 
         Costs a heap step per batch, over the streams that grew.
         """
+        yield from self._take_unlogged()
         limit = self.group.told_position()
         heap = [entry for stream in self._grown.values() if (entry := self._next(stream, limit)) is not None]
         heapify(heap)
@@ -100,15 +116,19 @@ class Feed:
             else:
                 heapreplace(heap, following)
             self.position = position
-            parts = batches(stream, index, last)
-            if len(parts) == 1:
-                yield parts[0]
-            elif parts:
-                yield parts[0]._replace(
-                    payloads=[payload for part in parts for payload in part.payloads],
-                    ends=[end for part in parts for end in part.ends],
-                )
+            batch = _one(batches(stream, index, last))
+            if batch is not None:
+                yield batch
         self._grown = {sid: stream for sid, stream in self._grown.items() if self._waits(stream)}
+
+    def _take_unlogged(self) -> Iterator[Batch]:
+        while self._unlogged:
+            sid, (stream, number) = next(iter(self._unlogged.items()))
+            del self._unlogged[sid]
+            timeline = stream.timeline
+            batch = _one(batches(stream, max(number - timeline.seq, 0), len(timeline.payloads)))
+            if batch is not None:
+                yield batch._replace(position=self.position)
 
     def _next(self, stream: LoadedStream, limit: int, index: int = -1) -> tuple[int, int, int, LoadedStream] | None:
         timeline = stream.timeline
@@ -130,7 +150,12 @@ class Feed:
 
     def grown(self, stream: LoadedStream, start: int) -> None:
         if self._matches(stream.key):
-            self._grown[stream.sid] = stream
+            if stream.durability == Durability.EPHEMERAL:
+                timeline = stream.timeline
+                number = timeline.seq + timeline.index_until(start)
+                self._unlogged.setdefault(stream.sid, (stream, number))
+            else:
+                self._grown[stream.sid] = stream
             # Not now: the group may be about to tell of others that grew before this one. It need not tell of the end
             # of a pass either: what waits for no sync is told of at once.
             if not self._due:
@@ -139,9 +164,10 @@ class Feed:
 
     def deleted(self, stream: LoadedStream) -> None:
         self._grown.pop(stream.sid, None)
+        self._unlogged.pop(stream.sid, None)
 
     def pass_ended(self) -> None:
-        if self._grown:
+        if self._grown or self._unlogged:
             self.wake()
 
     def left(self) -> None:
@@ -149,5 +175,5 @@ class Feed:
 
     def _wake_later(self) -> None:
         self._due = False
-        if self._grown and not self._closed:
+        if (self._grown or self._unlogged) and not self._closed:
             self.wake()

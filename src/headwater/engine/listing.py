@@ -52,7 +52,7 @@ def rows(
     """
     low = f"{bucket}/{max(after, prefix)}" if after >= prefix else f"{bucket}/{prefix}"
     exact = after < prefix or not after  # `low` itself may be a stream: the range of the catalog is exclusive
-    high = _beyond(f"{bucket}/{prefix}")
+    high = beyond(f"{bucket}/{prefix}")
     found: dict[str, StreamRow | LoadedStream] = {}
     wanted = limit + 1
     start = low
@@ -87,7 +87,7 @@ def keys_below(loaded: LoadedStreams, start: str, position: int) -> Iterator[str
     # The catalog's ranges exclude their lower end, which may be a stream itself.
     if start not in seen and (exact := loaded.catalog.load(start)) is not None and exact.position > position:
         yield start
-    low, high = start, _beyond(start)
+    low, high = start, beyond(start)
     while part := loaded.catalog.page(low, high, 1000):
         for row in part:
             if row.key not in seen and row.position > position:
@@ -108,13 +108,13 @@ def keys_from(loaded: LoadedStreams, start: str, now_ms: int) -> Iterator[list[s
         yield list(_visible(loaded, dict(fresh[at : at + SLICE_COUNT]), now_ms))
     if start and visible(loaded, start, now_ms):
         yield [start]  # the catalog's ranges exclude their lower end
-    low, high = start, _beyond(start) if start else "\U0010ffff"
+    low, high = start, beyond(start) if start else "\U0010ffff"
     while part := loaded.catalog.page(low, high, SLICE_COUNT):
         yield list(_visible(loaded, {row.key: row for row in part}, now_ms))
         low = part[-1].key
 
 
-def _beyond(prefix: str) -> str:
+def beyond(prefix: str) -> str:
     """The first string after all that begin with `prefix`, which holds a character that has a successor."""
     prefix = prefix.rstrip("\U0010ffff")
     last = ord(prefix[-1])

@@ -20,6 +20,7 @@ from headwater.model.buckets import Bucket
 from headwater.model.commands import Durability
 from headwater.model.events import BucketEvent, Created, Deleted
 from headwater.model.extents import Extent
+from headwater.model.marks import LabelledRun
 from headwater.model.names import bucket_of
 from headwater.model.row import BucketRow, Snapshot
 from headwater.model.stream_state import NEVER_MS, born, evolve, settle
@@ -208,12 +209,23 @@ class LoadedStreams(UnsavedChanges):
         self.new_extents.setdefault(stream.sid, []).append(extent)
         # One flush may bring several extents of a stream at the same position; settling twice changes nothing.
         if position >= stream.position:
+            if stream.timeline.labels is not None:
+                self._keep_marks(stream, extent.end)
             freed = settle(stream, extent.end, position)
             self.dirty[stream.sid] = stream
             if freed:
                 self.released(stream, freed)
         if extent.start < stream.earliest:
             self.cut(stream)  # trimmed while it was on its way, or while a fork needed it
+
+    def _keep_marks(self, stream: LoadedStream, end: int) -> None:
+        """Memory is about to let go of records that labels may be found by."""
+        timeline = stream.timeline
+        index = timeline.index_until(end)
+        labels = (timeline.labels or [])[:index]
+        if labels.count(None) < len(labels):
+            run = LabelledRun(stream.sid, timeline.seq, timeline.start, timeline.ends[:index], labels)
+            self.new_marks.setdefault(stream.sid, []).append(run)
 
     def cut(self, stream: LoadedStream) -> None:
         """The stream's earliest offset moved; extents before it go with the next checkpoint, unless forks need them."""

@@ -19,6 +19,7 @@ from headwater.engine.erasure_marks import ErasureMarks
 from headwater.engine.flush import Flusher
 from headwater.engine.group import Group
 from headwater.engine.lake_gc import LakeGc
+from headwater.engine.marks import Marks
 from headwater.engine.placements import Placements
 from headwater.engine.reads import Reads
 from headwater.engine.reads_by_id import ReadsById
@@ -26,6 +27,7 @@ from headwater.engine.record_reads import RecordReads
 from headwater.engine.recovery import begin_incarnation, recover
 from headwater.engine.router_definitions import RouterDefinitions
 from headwater.engine.swap import Swapper
+from headwater.engine.topic_deletes import TopicDeletes
 from headwater.engine.upkeep import Upkeep
 from headwater.ports import Blobs, CatalogCopy, CopiedLog, FileLog, Lake, Rng
 
@@ -108,6 +110,8 @@ class OwnedGroup:
         self.reads = Reads(group, lake)
         self.by_id = ReadsById(group, self.reads)
         self.by_number = RecordReads(group, self.reads)
+        self.marks = Marks(group)
+        self.deletes = TopicDeletes(group, self.marks, self.by_number)
         group.resolve_cold = self.reads.resolve
 
         def told(what: str) -> Callable[[str], None]:

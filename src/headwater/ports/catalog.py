@@ -11,6 +11,7 @@ from typing import Protocol
 import msgspec
 
 from headwater.model.extents import Extent
+from headwater.model.marks import LabelledRun
 from headwater.model.row import BucketRow, StreamRow
 
 
@@ -68,6 +69,8 @@ class Change(msgspec.Struct, frozen=True):
     """Added to what the catalog has for the same day and bucket."""
     swaps: list[FilesSwapped] = []
     """In order; after the extents, before the cuts."""
+    marks: list[LabelledRun] = []
+    """Records that settled: their marks are kept until a cut drops them, or their stream goes."""
 
 
 class Catalog(Protocol):
@@ -94,6 +97,21 @@ class Catalog(Protocol):
 
     def extents(self, sid: int, offset: int, count_max: int) -> list[Extent]:
         """Extents of a stream that end after `offset`, in order, `count_max` at most."""
+        ...
+
+    def marked(self, sid: int, mark: str, first: int, last: int, count_max: int) -> list[tuple[int, int, int]]:
+        """(number, begin, end) of settled records [first, last) with that mark, in order, `count_max` at most."""
+        ...
+
+    def marked_between(
+        self, sid: int, after: tuple[str, int], high: str, count_max: int
+    ) -> list[tuple[str, int, int, int]]:
+        """(mark, number, begin, end) of those after (mark, number) with smaller marks than `high`, in that order."""
+        ...
+
+    def prune_marks(self) -> bool:
+        """Removes marks of what is gone, a bounded number; False when none is left. Each `write` takes such a step too.
+        Runs on a worker thread, and not beside a `write`."""
         ...
 
     def incarnations(self) -> list[tuple[str, int]]:

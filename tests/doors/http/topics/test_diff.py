@@ -22,7 +22,7 @@ from tests.engine import KEY, Bench, engine_on
 
 EVERY = Wanted(0, 100, 1 << 20, frozenset())
 
-# ---- over HTTP --------------------------------------------------------------------------------------------------------
+# ---- over HTTP ------------------------------------------------------------------------------------------------------
 
 
 def test_a_reader_goes_on_where_it_was(topic: Topic) -> None:
@@ -117,7 +117,7 @@ def test_a_record_that_is_longer_than_a_batch_comes_alone(new: New) -> None:
     assert ([len(str(one["data"])) for one in found["records"]], found["next_seq"]) == ([5_000_000], 1)
 
 
-# ---- waiting ----------------------------------------------------------------------------------------------------------
+# ---- waiting --------------------------------------------------------------------------------------------------------
 
 
 class Waits:
@@ -173,7 +173,7 @@ def test_a_reader_does_not_wait_for_a_topic_that_is_closed(topic: Topic) -> None
     assert topic.diff(from_seq=1, wait_ms=30_000)["records"] == []
 
 
-# ---- on a clock and a log that stand still ----------------------------------------------------------------------------
+# ---- on a clock and a log that stand still --------------------------------------------------------------------------
 
 
 class Still:

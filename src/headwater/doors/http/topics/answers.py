@@ -1,12 +1,12 @@
 """Answers about topics: JSON, with what the time went to.
 
-Owns the `performance` block and the JSON of records. Never decodes a payload: a JSON topic's records go out as the bytes
-that came in.
+Owns the `performance` block and the JSON of records. Never decodes a payload: a JSON topic's records go out as the
+bytes that came in.
 
     "performance":{"queue_ms":0.041,"fsync_ms":0.812,"throttle_wait_ms":0.000,"total_ms":0.880}
 
-`queue_ms` is the time until the request was judged, `fsync_ms` what it waited for the log, `throttle_wait_ms` what it was
-held back for because of pressure.
+`queue_ms` is the time until the request was judged, `fsync_ms` what it waited for the log, `throttle_wait_ms` what it
+was held back for because of pressure.
 """
 
 from __future__ import annotations

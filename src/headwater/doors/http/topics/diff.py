@@ -29,7 +29,8 @@ from headwater.doors.http.topics.routes import TopicRoutes, once_published
 from headwater.doors.http.topics.watchers import Watchers
 from headwater.engine.engine import Engine
 from headwater.engine.loaded_stream import LoadedStream
-from headwater.engine.record_reads import TopicRecord, shown_count
+from headwater.engine.read_plan import shown_count
+from headwater.engine.record_reads import TopicRecord
 from headwater.errors import BadQuery, EpochChanged, Failure, GroupMoved, StreamNotFound
 
 LIMIT_DEFAULT = 100

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from headwater.config import Settings
 from headwater.doors.http.topics.config import Configs
+from headwater.doors.http.topics.deletes import Deletes
 from headwater.doors.http.topics.diff import Diffs
 from headwater.doors.http.topics.records import Records, Writes
 from headwater.doors.http.topics.routes import TopicRoutes, Where
@@ -29,5 +30,6 @@ class TopicDoor:
         self.records = Records(engine, self.writes)
         self.diffs = Diffs(engine, settings, self.watchers)
         self.tails = TopicTails(engine, settings, self.watchers)
-        for family in (self.topics, self.records, self.diffs, self.tails):
+        self.deletes = Deletes(engine)
+        for family in (self.topics, self.records, self.diffs, self.tails, self.deletes):
             family.register(self.routes)

@@ -1,7 +1,7 @@
 """Topics that one client follows, over whatever it is connected by.
 
-Owns each topic's cursor and whose turn it is. Never buffers for a slow client: while its outlet is full nothing is read,
-and it goes on from its cursors afterwards. What a cap or its age took meanwhile it is told of.
+Owns each topic's cursor and whose turn it is. Never buffers for a slow client: while its outlet is full nothing is
+read, and it goes on from its cursors afterwards. What a cap or its age took meanwhile it is told of.
 
     a topic grows -> ready -> pump: while the outlet is not full, a batch of each ready topic, one topic after the other
 
@@ -19,7 +19,7 @@ from headwater.doors.http.topics.diff import Diff, Wanted
 from headwater.doors.http.topics.watchers import Watchers
 from headwater.engine.engine import Engine
 from headwater.engine.loaded_stream import LoadedStream
-from headwater.engine.record_reads import shown_count
+from headwater.engine.read_plan import shown_count
 from headwater.errors import Failure
 
 BATCH_BYTES_MAX = SLICE_BYTES
@@ -79,9 +79,9 @@ class Following:
         return len(self._topics)
 
     def add(self, name: str, stream: LoadedStream, from_seq: int | None) -> int:
-        """Follows a topic of this process from a cursor on, or from now; returns the cursor. `pump` sends what is there.
+        """Follows a topic of this process from a cursor on, or from now; returns the cursor.
 
-        Raises NotServedHere.
+        `pump` sends what is there. Raises NotServedHere.
         """
         topic = _Topic(self, name, stream, shown_count(stream) if from_seq is None else from_seq)
         self._watchers.watch(stream, topic)

@@ -1,8 +1,10 @@
-"""Topics of other processes that a client of this one follows: their owner is asked, and answers when there is something.
+"""Topics of other processes that a client of this one follows: their owner is asked, and answers when there is more.
 
 Owns the question, on both sides. Never asks again before the client has taken what was answered.
 
-    topics_diff([(group, key, from_seq, epoch), ...], limit, nodes, wait_ms) -> [(index, difference, or None: gone), ...]
+    topics_diff([(group, key, from_seq, epoch), ...], limit, nodes, wait_ms) -> [(index, difference or None), ...]
+
+None stands for a topic that is gone.
 
 One question of a client's connection is under way to each process, about all topics that are followed there.
 """
@@ -18,7 +20,7 @@ from headwater.doors.http.topics.following import BATCH_BYTES_MAX, Filter, Outle
 from headwater.doors.http.topics.watchers import Watchers
 from headwater.engine.engine import Engine
 from headwater.engine.loaded_stream import LoadedStream
-from headwater.engine.record_reads import shown_count
+from headwater.engine.read_plan import shown_count
 from headwater.errors import Failure, StreamNotFound, StreamSoftDeleted
 
 QUESTION = "topics_diff"

@@ -29,7 +29,7 @@ from headwater.doors.http.topics.routes import TopicRoutes
 from headwater.engine.engine import Engine
 from headwater.engine.loaded_stream import LoadedStream
 from headwater.engine.pending_answers import Outcome
-from headwater.engine.record_reads import shown_count
+from headwater.engine.read_plan import shown_count
 from headwater.errors import BadBody, Failure, StreamNotFound, TooManyRecords
 from headwater.model import json_mode, json_slices
 from headwater.model.commands import Append, Durability, Producer

@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from headwater.engine.loaded_stream import LoadedStream
-from headwater.engine.record_reads import shown_count
+from headwater.engine.read_plan import shown_count
 
 
 class State(msgspec.Struct, frozen=True):

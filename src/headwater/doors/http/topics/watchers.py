@@ -1,7 +1,7 @@
 """Who waits for topics to grow: long-polls and tails, told when it is their topic's turn.
 
-Owns one follower for each topic that is waited for, however many wait. Never reads records and never writes to a socket:
-whoever waits does, when he is told.
+Owns one follower for each topic that is waited for, however many wait. Never reads records and never writes to a
+socket: whoever waits does, when it is told.
 
     a topic grows -> mark(topic, priority, deliver) -> deliver: everybody who waits for it is told
 
