@@ -79,7 +79,8 @@ class Again:
             edges.append(edges[-1] + len(record))
         first = edges.index(offset)
         some = self.records[first : first + count]
-        return Slice(self.stream, some, offset, edges[first + len(some)], False, False, len(some))
+        end = edges[first + len(some)]
+        return Slice(self.stream, some, offset, end, False, False, len(some), end - offset)
 
     def read(self, stream: LoadedStream, offset: int, bytes_max: int, done: Any, joined: bool) -> None:
         assert joined

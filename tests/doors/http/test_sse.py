@@ -58,7 +58,7 @@ def unchunked(data: bytes) -> bytes:
 def part(content_type: str, payloads: list[bytes], closed: bool = False) -> Slice:
     stream = LoadedStream(born(Created("_default/s", 1, content_type, 1, Durability.FSYNC, []), 10))
     size = sum(map(len, payloads))
-    return Slice(stream, payloads, 5, 5 + size, True, closed, len(payloads))
+    return Slice(stream, payloads, 5, 5 + size, True, closed, len(payloads), size)
 
 
 def told(content_type: str, payloads: list[bytes]) -> str:
