@@ -80,6 +80,7 @@ from headwater.start_refused import CannotStart
 from headwater.subscriptions.manager import Manager
 from headwater.subscriptions.webhooks import WebhookClient
 from headwater.topics.access import TopicAccess
+from headwater.topics.queues import Queues
 from headwater.topics.routers import Routers
 
 log = structlog.get_logger("headwater")
@@ -102,6 +103,8 @@ class Node:
         self._subscriptions: Manager | None = None
         self._topic_access: TopicAccess | None = None
         self._routers: Routers | None = None
+        self._topics: TopicDoor | None = None
+        self._queues: Queues | None = None
         self._lake_calls: LakeCalls | None = None
         self._bulk_snapshots: BulkSnapshots | None = None
 
@@ -129,6 +132,10 @@ class Node:
         self._topic_access = TopicAccess(engine, self._placing)
         self._routers = Routers(engine, self._topic_access)
         self._routers.start()
+        self._queues = Queues(engine, self._topic_access, rng, settings.read_bytes_max)
+        self._queues.start()
+        if self._topics is not None:
+            self._topics.serve_queues(self._queues)
         routes.call(ROUTERS_PREFIX, RouterCalls(self._routers, settings.stream_name_bytes_max).handle)
         bodies_bytes_max = settings.bodies_bytes_max // groups.workers_count
         bodies = Budget(max(bodies_bytes_max, settings.body_bytes_max, settings.snapshot_bytes_max))
@@ -179,8 +186,8 @@ class Node:
         self._bulk_snapshots = BulkSnapshots(engine, blobs, settings, rng)
         routes.call("/__headwater/snapshots", self._bulk_snapshots.handle)
         routes.call("/__headwater/tail", Tails(engine, settings, self._groups.membership).handle)
-        topics = TopicDoor(engine, settings, self._groups.in_cluster, routes.where)
-        routes.call(TOPICS_PREFIX, topics.routes.handle)
+        self._topics = TopicDoor(engine, settings, self._groups.in_cluster, routes.where)
+        routes.call(TOPICS_PREFIX, self._topics.routes.handle)
         return routes
 
     def _pipeline_calls(self, routes: Routes, engine: Engine, store: ObjectStore, lake: DeltaLake | None) -> None:
@@ -321,6 +328,8 @@ class Node:
             self._subscriptions.close()
         if self._topic_access is not None:
             self._topic_access.close()
+        if self._queues is not None:
+            self._queues.close()
         grace_s = self.settings.shutdown_grace_ms / 1000
         await asyncio.gather(*(door.close(grace_s) for door in doors))
         await self._groups.close_doors(grace_s)
@@ -328,6 +337,8 @@ class Node:
             await self._subscriptions.stop()
         if self._routers is not None:
             await self._routers.stop()
+        if self._queues is not None:
+            await self._queues.stop()
         if self._lake_calls is not None:
             self._lake_calls.close()
         if self._store_probe is not None:

@@ -10,6 +10,7 @@ from headwater.errors.base import Failure
 __all__ = [
     "BELOW_TOPICS",
     "EpochChanged",
+    "NotAQueue",
     "QuorumNeedsCluster",
     "RouterConflict",
     "RouterCycle",
@@ -81,6 +82,11 @@ class QuorumNeedsCluster(Failure):
             "durability quorum needs a cluster, and this node is by itself; use fsync, which is the strongest class "
             "of one node, or serve with --cluster"
         )
+
+
+class NotAQueue(Failure):
+    def message(self) -> str:
+        return 'the topic is not a queue; make it one by PATCH with {"queue":{}}'
 
 
 class RouterNotFound(Failure):

@@ -9,12 +9,15 @@ from headwater.config import Settings
 from headwater.doors.http.topics.config import Configs
 from headwater.doors.http.topics.deletes import Deletes
 from headwater.doors.http.topics.diff import Diffs
+from headwater.doors.http.topics.queues import QueueCalls
 from headwater.doors.http.topics.records import Records, Writes
 from headwater.doors.http.topics.routes import TopicRoutes, Where
 from headwater.doors.http.topics.tails import TopicTails
 from headwater.doors.http.topics.topics import Topics
 from headwater.doors.http.topics.watchers import AtOnce, Deliveries, Watchers
+from headwater.doors.http.topics.work import Work
 from headwater.engine.engine import Engine
+from headwater.topics.queues import Queues
 
 
 class TopicDoor:
@@ -33,3 +36,10 @@ class TopicDoor:
         self.deletes = Deletes(engine)
         for family in (self.topics, self.records, self.diffs, self.tails, self.deletes):
             family.register(self.routes)
+        self._engine, self._settings = engine, settings
+
+    def serve_queues(self, queues: Queues) -> None:
+        """Topics that are queues are served as such from now on."""
+        QueueCalls(self._engine, queues).register(self.routes, self.records)
+        Work(self._engine, self._settings, queues).register(self.routes)
+        self.topics.more_state = queues.shown
