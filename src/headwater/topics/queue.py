@@ -113,8 +113,12 @@ class Queue:
         return not (held or len(self._line) or self._workers)
 
     def counts(self) -> Counts:
+        """A job that is scheduled for later is delayed, whether a claim has come to it or not."""
         self.sweep()
-        return self.state.counts(self.jobs.live_count)
+        counts = self.state.counts(self.jobs.live_count)
+        ahead = self.jobs.scheduled_count(self.state.claim_cursor, self._clock.now_ms())
+        ahead = min(ahead, counts.ready)
+        return msgspec.structs.replace(counts, ready=counts.ready - ahead, delayed=counts.delayed + ahead)
 
     def sweep(self) -> None:
         """Takes back what is due, and forgets jobs that were deleted otherwise than by an ack. Raises why it cannot."""
@@ -232,20 +236,22 @@ class Queue:
         fitting = self._fitting_count()
         wishes = [one if one.max <= fitting else msgspec.structs.replace(one, max=fitting) for one in wishes]
         found = model.claim(state, wishes, jobs, now_ms)
+        standing = False
         if found.event is not None:
             shares = zip(claimers, found.shares, strict=True)
-            self._hand_out([(claimer, share) for claimer, share in shares if share], found.event)
+            standing = self._hand_out([(claimer, share) for claimer, share in shares if share], found.event)
         if found.missing is not None:
             jobs.look_up_times(state.claim_cursor, now_ms)
             return True
-        return found.more
+        return found.more or standing
 
     def _fitting_count(self) -> int:
         """About so many jobs are no more than one answer holds."""
         stream = self.stream
         return max(1, self._bytes_max * max(stream.live_count, 1) // max(stream.live_bytes, 1))
 
-    def _hand_out(self, shares: list[tuple[Claimer, list[int]]], event: Passed) -> None:
+    def _hand_out(self, shares: list[tuple[Claimer, list[int]]], event: Passed) -> bool:
+        """Commits a pass and has its jobs told of. True: workers stand in line again, who may get more."""
         handings = [Handing(self.jobs, who, share, self._bytes_max, self.give_back) for who, share in shares]
 
         def logged(outcome: Outcome) -> None:
@@ -258,14 +264,15 @@ class Queue:
             self._line.leave(handing.claimer)
             handing.begin(self.state.leases)
         answer.release()
+        again = [claimer for claimer, _ in shares if claimer.stays]
         if event.expired or event.dead:
-            self._line_up(list(self._workers))
-        for claimer, _ in shares:
-            if claimer.stays:
-                self._stand_if_wanted(claimer)
+            again += self._workers.values()
+        for claimer in again:
+            self._stand_if_wanted(claimer)
         if len(self.jobs.places) > 2 * len(self.state.leases) + PLACES_MIN:
             leases = self.state.leases
             self.jobs.places = {seq: place for seq, place in self.jobs.places.items() if seq in leases}
+        return bool(again)
 
     def _set_timer(self) -> None:
         if not len(self._line):

@@ -28,6 +28,8 @@ from headwater.model.queues import NotInMemory
 
 TIMES_COUNT = 500
 """Times looked up without a pause: about a millisecond of the event loop."""
+SCHEDULED_MAX = 2_000
+"""Scheduled jobs that are counted one by one: about 5 ms of the event loop."""
 _DUE_END = DUE[:-1] + chr(ord(DUE[-1]) + 1)
 
 Read = Callable[[list[TopicRecord] | Failure], None]
@@ -102,6 +104,18 @@ class QueueJobs:
         self._looked_at = None
         self._times_until = self._looking_until
         return True
+
+    def scheduled_count(self, cursor: int, now_ms: int) -> int:
+        """How many jobs from `cursor` on have a time that has not come; no more than `SCHEDULED_MAX` are counted."""
+        marks = self._engine.marks_of(self.stream)
+        after, total, head = (due_mark(now_ms), 1 << 62), 0, self.head_seq
+        for _ in range(SCHEDULED_MAX // TIMES_COUNT):
+            found = marks.find_between(self.stream, DUE, _DUE_END, TIMES_COUNT, after)
+            total += sum(cursor <= one.run.last <= head for one in found)
+            if len(found) < TIMES_COUNT:
+                break
+            after = found[-1].mark, found[-1].run.first
+        return total
 
     # ---- what each is -----------------------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from headwater.doors.http import headers as parse
 from headwater.doors.http.exchange import Exchange, Repeated
 from headwater.doors.http.topics import answers
 from headwater.doors.http.topics.answers import Timing, encode, reply, reply_parts, reply_value
-from headwater.doors.http.topics.config import NUMBER_MAX, decoded
+from headwater.doors.http.topics.config import LEASE_MS_MAX, LEASE_MS_MIN, NUMBER_MAX, decoded
 from headwater.doors.http.topics.records import DELAY_MS_MAX, Records, label
 from headwater.doors.http.topics.routes import TopicRoutes, once_published
 from headwater.engine.engine import Engine
@@ -45,7 +45,6 @@ from headwater.topics.queues import Queues
 
 CLAIM_MAX = 1_000
 ACKS_MAX = 10_000
-LEASE_MS_MIN, LEASE_MS_MAX = 100, 24 * 3600 * 1000
 WAIT_MS_MAX = 60_000
 REASON_BYTES_MAX = 1_024
 PEEK_DEFAULT, PEEK_MAX = 10, 1_000

@@ -22,7 +22,8 @@ from headwater.doors.http import sse
 from headwater.doors.http.exchange import Exchange
 from headwater.doors.http.live_reads import chunks_to
 from headwater.doors.http.topics.answers import Timing, encode
-from headwater.doors.http.topics.queues import CLAIM_MAX, LEASE_MS_MAX, LEASE_MS_MIN, texts_of
+from headwater.doors.http.topics.config import LEASE_MS_MAX, LEASE_MS_MIN
+from headwater.doors.http.topics.queues import CLAIM_MAX, texts_of
 from headwater.doors.http.topics.records import label
 from headwater.doors.http.topics.routes import TopicRoutes, once_published
 from headwater.engine.engine import Engine
