@@ -303,8 +303,8 @@ def test_every_route_is_in_the_guides() -> None:
     none(unquoted("route", routes - {wiring.MEMBERS_PREFIX}, guides()))  # which is between processes of a node alone
 
 
-def test_every_header_and_query_parameter_is_in_the_http_guide() -> None:
-    guide = (GUIDES / "http.md").read_text()
+def test_every_header_and_query_parameter_is_in_the_http_guide_or_in_that_of_topics() -> None:
+    guide = "\n".join((GUIDES / name).read_text() for name in ("http.md", "topics.md"))
     sources = door_sources()
     failures = [path.read_text() for path in (PACKAGE / "errors").glob("*.py")]
     headers = {name for source in [*sources, *failures] for name in header_names(source)}
@@ -328,7 +328,7 @@ def test_every_link_leads_somewhere() -> None:
     none([complaint for page in pages for complaint in link_complaints(page.read_text(), page, ROOT)])
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/guides/http.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/guides/http.md", "docs/guides/topics.md"])
 def test_the_shell_examples_of_a_page_do_what_it_shows(page: str, tmp_path: Path) -> None:
     text = (ROOT / page).read_text()
     if not examples_of(text):

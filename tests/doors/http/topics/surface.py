@@ -100,11 +100,15 @@ class Tail:
 
     def next(self, name: str = "records") -> dict[str, Any]:
         """The data of the next event, which has to be one of that name."""
+        found, data = self.any()
+        assert found == name, (found, data)
+        return data
+
+    def any(self) -> tuple[str, dict[str, Any]]:
+        """The next event: its name and its data."""
         event = next(self._events)
-        assert event.name == name, event
         self.id = event.id
-        found: dict[str, Any] = event.json()
-        return found
+        return event.name, event.json()
 
     def ended(self) -> bool:
         """Whether the server ends it, without another event."""

@@ -10,7 +10,6 @@ Owns the shape of the wish. Never looks for records: the engine does, by an inde
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Literal
 
 import msgspec
@@ -52,9 +51,13 @@ class Deletes:
         def deleted(gone: RecordsGone) -> None:
             reply_value(exchange, 200, gone, timing)
 
-        done = exchange.told(deleted)
-        timing.judged()
-        once_published(self._engine, exchange, key, partial(self._engine.delete_records, key, match, before_seq, done))
+        def delete() -> None:
+            # What a cap or its age has taken is lost, and not deleted.
+            self._engine.apply_retention(self._engine.find(key, False))
+            timing.judged()
+            self._engine.delete_records(key, match, before_seq, exchange.told(deleted))
+
+        once_published(self._engine, exchange, key, delete)
 
 
 def match_of(how: str, value: str) -> Match:

@@ -208,6 +208,8 @@ class Records:
         command = self._writes.command(stream, write)
         if not write.disable_backpressure:
             self.admit(stream)
+        if stream.topic is not None and stream.topic.reject_when_full:
+            self._engine.apply_retention(stream)  # what is too old takes no room
         timing.waits_for_log = stream.durability <= Durability.DISK
         if self.jobs is not None and stream.topic is not None and stream.topic.queue is not None:
             self.jobs(exchange, stream, command, timing)
