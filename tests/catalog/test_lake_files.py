@@ -11,7 +11,9 @@ import pytest
 from headwater.catalog.lake_files import LakeFiles
 from headwater.catalog.sqlite import SqliteCatalog
 from headwater.model.extents import Extent, packed
-from headwater.ports import FilesSwapped, Standing
+from headwater.model.holes import Holes, Run
+from headwater.model.row import StreamRow
+from headwater.ports import FilesSwapped, RowCounts, Standing
 from tests.catalog import change, stream_row
 
 NOW_MS = 5_000
@@ -58,7 +60,7 @@ def test_after_a_swap_extents_lead_to_the_new_file_alone(catalog: SqliteCatalog,
     assert catalog.alive() == {"old0": True, "old10": True} and not catalog.table_behind
     swap(catalog)
     assert catalog.extents(1, 0, 10) == NEW[:1] and catalog.extents(2, 5, 10) == NEW[1:]
-    assert lake_files.live_rows() == {"new": 40} and catalog.alive() == {"new": True}
+    assert lake_files.row_counts() == {"new": RowCounts(40, 0)} and catalog.alive() == {"new": True}
     assert lake_files.files() == {"old0": NOW_MS, "old10": NOW_MS, "new": None}
     known = lake_files.standing(["old0", "new", "other"])
     assert known == {"old0": Standing(NOW_MS, None, 1), "new": Standing(None, 1, None)}
@@ -107,7 +109,7 @@ def test_what_was_deleted_or_trimmed_after_a_swap_was_judged_does_not_come_back(
     catalog.write(change(rows=[trimmed], cuts=[(1, 15)], gone=[("_default/b", 2)]))
     new = [extent(1, 0, "new"), extent(1, 10, "new", 10, 10), *(extent(2, start, "new") for start in (0, 10))]
     catalog.write(change(swaps=[swapped(["old0", "old10"], ["new"], new)]))
-    assert list(lake_files.extents()) == new[1:2] and lake_files.live_rows() == {"new": 10}
+    assert list(lake_files.extents()) == new[1:2] and lake_files.row_counts() == {"new": RowCounts(10, 0)}
 
 
 def test_what_forks_still_read_of_a_trimmed_stream_is_swapped(catalog: SqliteCatalog, lake_files: LakeFiles) -> None:
@@ -165,6 +167,96 @@ def test_losses_come_by_position_and_only_those_behind_it(catalog: SqliteCatalog
 
 
 def test_streams_are_paged_by_incarnation(catalog: SqliteCatalog, lake_files: LakeFiles) -> None:
-    assert [row.sid for row in lake_files.streams_after(-1, 1)] == [1]
-    assert [row.sid for row in lake_files.streams_after(1, 10)] == [2] and lake_files.streams_after(2, 10) == []
+    assert _page(lake_files.streams_after(-1, 1, 1 << 20)) == ([1], True)
+    assert _page(lake_files.streams_after(-1, 10, 1)) == ([1], True)
+    assert _page(lake_files.streams_after(1, 10, 1 << 20)) == ([2], False)
+    assert _page(lake_files.streams_after(2, 10, 1 << 20)) == ([], False)
     assert lake_files.extents_count(["old0", "none"]) == 2
+
+
+def _page(found: tuple[list[StreamRow], bool]) -> tuple[list[int], bool]:
+    return [row.sid for row in found[0]], found[1]
+
+
+# ---- deleted records --------------------------------------------------------------------------------------------
+
+
+def holes(*runs: tuple[int, int]) -> bytes:
+    """Every record is of one byte."""
+    made = Holes()
+    made.add(Run(*run, *run) for run in runs)
+    return made.packed()
+
+
+def rows_in(found: list[Extent]) -> list[tuple[int, int, int, int]]:
+    """(sid, first record, row of the file it is in, how many)."""
+    return [(one.sid, one.seq_start, one.row_start, one.row_count) for one in found]
+
+
+def test_rows_of_deleted_records_are_not_live(catalog: SqliteCatalog, lake_files: LakeFiles) -> None:
+    """A hole over the border of two files, one at the end, and a stream that begins in the middle of an extent."""
+    catalog.write(
+        change(
+            rows=[
+                stream_row("_default/a", 1, tail=20, count=20, holes=holes((8, 12), (19, 20))),
+                stream_row("_default/b", 2, tail=20, count=20, earliest=3, first_seq=3),
+            ]
+        )
+    )
+    assert lake_files.row_counts() == {"old0": RowCounts(15, 0), "old10": RowCounts(17, 0)}
+    assert rows_in(lake_files.live_in("old0")) == [(1, 0, 10, 8), (2, 3, 23, 7)]
+    assert rows_in(lake_files.live_in("old10")) == [(1, 12, 12, 7), (2, 10, 20, 10)]
+    # What extents say is what was written, for whoever holds files against it.
+    assert rows_in(lake_files.extents_in("old0")) == [(1, 0, 10, 10), (2, 0, 20, 10)]
+    assert lake_files.counts()["rows_live"] == 32
+
+
+def test_a_file_that_holds_nothing_else_is_known_as_one_without_live_rows(
+    catalog: SqliteCatalog, lake_files: LakeFiles
+) -> None:
+    rows = [stream_row(key, sid, tail=20, count=20, holes=holes((10, 20))) for key, sid in BOTH]
+    catalog.write(change(rows=rows))
+    assert lake_files.row_counts() == {"old0": RowCounts(20, 0), "old10": RowCounts(0, 0)}
+    assert lake_files.live_in("old10") == []
+
+
+BOTH = [("_default/a", 1), ("_default/b", 2)]
+
+
+def test_forks_keep_rows_of_deleted_records(catalog: SqliteCatalog, lake_files: LakeFiles) -> None:
+    forked = stream_row("_default/a", 1, tail=20, count=20, holes=holes((2, 5)), children=1)
+    catalog.write(change(rows=[forked]))
+    assert lake_files.row_counts() == {"old0": RowCounts(20, 3), "old10": RowCounts(20, 0)}
+    parts = [(part.extent.sid, part.extent.seq_start, part.deleted) for part in lake_files.live_parts("old0")]
+    assert parts == [(1, 0, False), (1, 2, True), (1, 5, False), (2, 0, False)]
+
+
+def test_a_stream_that_is_gone_leaves_no_trace_of_its_deletions(catalog: SqliteCatalog, tmp_path: Path) -> None:
+    catalog.write(change(rows=[stream_row("_default/a", 1, tail=20, count=20, holes=holes((2, 5)))]))
+    catalog.write(change(gone=[("_default/a", 1)]))
+    with sqlite3.connect(tmp_path / "catalog.db") as db:
+        assert db.execute("select * from deletions").fetchall() == []
+
+
+def test_a_catalog_from_before_there_were_deletions_is_read(catalog: SqliteCatalog, tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "catalog.db") as db:
+        db.execute("drop table deletions")
+    old = LakeFiles(tmp_path / "catalog.db", read_only=True)
+    assert old.row_counts() == {"old0": RowCounts(20, 0), "old10": RowCounts(20, 0)}
+    assert len(old.live_in("old0")) == 2
+    old.close()
+    again = SqliteCatalog(tmp_path / "catalog.db")
+    again.write(change(rows=[stream_row("_default/a", 1, tail=20, count=20, holes=holes((2, 5)))]))
+    again.close()
+    found = LakeFiles(tmp_path / "catalog.db")
+    assert found.row_counts()["old0"] == RowCounts(17, 0)
+    found.close()
+
+
+def test_extents_before_what_was_deleted_do_not_come_back_with_a_swap(
+    catalog: SqliteCatalog, lake_files: LakeFiles
+) -> None:
+    catalog.write(change(rows=[stream_row("_default/a", 1, tail=20, count=20, earliest=10, first_seq=10)]))
+    new = [extent(1, 0, "new"), extent(1, 10, "new", 10, 10), extent(2, 0, "new", 20, 20)]
+    catalog.write(change(swaps=[swapped(["old0", "old10"], ["new"], new)]))
+    assert list(lake_files.extents()) == new[1:]

@@ -396,7 +396,7 @@ def made(bench: Bench, payload: bytes = b"x", seq: int | None = None, durability
     return bench.submit(Append([payload], "text/plain", producer, create=create))
 
 
-@pytest.mark.parametrize("durability", Durability)
+@pytest.mark.parametrize("durability", [Durability.FSYNC, Durability.DISK, Durability.MEMORY])
 def test_an_append_that_makes_its_stream_is_answered_and_seen_when_both_are_synced(durability: Durability) -> None:
     bench = Bench()
     first, second = made(bench, b"a", 0, durability), made(bench, b"b", 1)
@@ -409,6 +409,19 @@ def test_an_append_that_makes_its_stream_is_answered_and_seen_when_both_are_sync
     bench.sync()
     assert type(second.outcome) is Appended
     assert bench.read() == b"ab"
+
+
+def test_an_append_that_makes_an_ephemeral_stream_is_logged_with_it_and_counted_as_unlogged_memory() -> None:
+    bench = Bench()
+    first = made(bench, b"a", 0, Durability.EPHEMERAL)
+    bench.sync()
+    assert type(first.outcome) is CreatedAndAppended
+    assert type(made(bench, b"b", 1).outcome) is Appended
+    assert [type(event).__name__ for _, event in bench.log.events] == ["Created", "Appended"]
+    loaded = bench.group.loaded
+    assert bench.read() == b"ab"
+    assert (loaded.hot_bytes, loaded.unlogged_bytes) == (0, loaded.by_key[KEY].timeline.held_bytes)
+    assert loaded.holding == {}, "nothing of it settles"
 
 
 def test_an_append_that_is_refused_makes_no_stream() -> None:

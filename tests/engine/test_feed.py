@@ -126,3 +126,16 @@ def test_deleted_records_are_not_told_and_those_of_one_append_stay_together() ->
     (batch,) = feed.take()
     assert (batch.payloads, batch.ends) == ([b"1", b"3", b"5"], [1, 3, 5])
     assert list(feed.take()) == []
+
+
+def test_deleted_records_are_passed_over_and_an_event_stays_one_batch() -> None:
+    bench = town()
+    follower = Follower(bench)
+    bench.submit(Append([b"1", b"2", b"3"], None), A)
+    bench.post(b"4", B)
+    bench.submit(DeleteRecords([Run(1, 2, 1, 2)]), A)
+    bench.submit(DeleteRecords([Run(0, 1, 0, 1)]), B)
+    bench.sync()
+    bench.turn()
+    assert follower.seen == [b"1", b"3"]
+    assert follower.feed.position == bench.group.loaded.by_key[A].timeline.positions[0]

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 from headwater.engine import hot_records
 from headwater.engine.hot_records import Walked, walk
-from headwater.model.commands import Append, Trim
+from headwater.model.commands import Append, Create, DeleteRecords, Durability, Fork, Trim
 from headwater.model.extents import Extent
+from headwater.model.holes import Run
+from headwater.model.labels import Labels
 from tests.engine import Bench
 
 FAR = 1 << 62
@@ -109,3 +111,42 @@ def test_a_walk_ends_before_records_that_settle_while_it_is_on_its_way(monkeypat
     walked = asyncio.run(both())
     assert taken(walked) == events[:2]
     assert walked.position == events[1].position, "it must not vouch for what it has not seen"
+
+
+def test_a_walk_passes_over_deleted_records_and_carries_labels() -> None:
+    bench = Bench()
+    bench.create("some/0")
+    labels = [Labels(tag=str(number)) if number % 2 else None for number in range(5)]
+    bench.submit(Append([b"a", b"bb", b"", b"d", b"e"], None, labels=labels), "some/0")
+    bench.submit(Append([b"f"], None), "some/0")
+    bench.submit(DeleteRecords([Run(1, 3, 1, 3), Run(5, 6, 5, 6)]), "some/0")
+    bench.sync()
+    walked = run(bench)
+    found = [(one.seq, one.start, one.payloads, one.ends, one.n, one.labels) for one in walked.batches]
+    assert found == [
+        (0, 0, [b"a"], [1], 0, [None]),
+        (3, 3, [b"d", b"e"], [4, 5], 3, [Labels(tag="3"), None]),
+    ]
+    assert walked.rows_count == 3 and walked.payload_bytes == 3 and walked.position == bench.log.synced
+
+
+def test_what_is_deleted_at_the_front_while_a_fork_keeps_it_is_not_walked() -> None:
+    bench = Bench()
+    bench.create("some/0")
+    bench.submit(Append([b"a", b"b", b"c"], None), "some/0")
+    bench.sync()
+    bench.submit(Create("some/fork", None, [], fork=Fork("some/0")), "some/fork")
+    bench.submit(DeleteRecords([Run(0, 2, 0, 2)]), "some/0")
+    bench.sync()
+    assert bench.group.loaded.by_key["some/0"].timeline.payloads == [b"a", b"b", b"c"]
+    assert [one.payloads for one in run(bench).batches] == [[b"c"]]
+
+
+def test_records_of_an_ephemeral_stream_are_not_walked() -> None:
+    bench = Bench()
+    bench.submit(Create("some/0", None, [b"born"], durability=Durability.EPHEMERAL), "some/0")
+    bench.submit(Append([b"a"], None), "some/0")
+    bench.sync()
+    assert bench.group.loaded.by_key["some/0"].timeline.payloads == [b"born", b"a"]
+    assert run(bench).batches == [] and not bench.group.loaded.holding
+    assert bench.group.lake_position() == bench.log.synced

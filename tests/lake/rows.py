@@ -3,13 +3,26 @@ The expected rows are built the slow, obvious way; nothing here uses the writer.
 
 from __future__ import annotations
 
+import json
 import random
 from array import array
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
+from hypothesis import strategies as st
+
 from headwater.model.extents import Run
+from headwater.model.labels import Labels
+
+LABELS = st.none() | st.builds(
+    Labels,
+    st.none() | st.sampled_from(["", "red", "größe/\U0001f40e"]),
+    st.none() | st.sampled_from(["n1", "n2"]),
+    st.none() | st.sampled_from([b"{}", '{"a":["é"]}'.encode()]),
+    st.none() | st.sampled_from(["", 'k"1']),
+    st.none() | st.integers(0, 1 << 62),
+)
 
 MS = 1_794_700_000_000
 
@@ -23,6 +36,7 @@ def run(
     seq: int = 0,
     position: int = 1_000,
     content_type: str = "application/json",
+    labels: list[Labels | None] | None = None,
 ) -> Run:
     """A run whose ids and positions follow from where it starts, so that any two records differ."""
     ends = array("Q", list(accumulate(map(len, payloads), initial=start))[1:])
@@ -38,7 +52,22 @@ def run(
         array("Q", [MS + (seq + index) // 3 for index in range(count)]),
         array("Q", [(seq + index) % 3 for index in range(count)]),
         array("Q", [position + 40 * index for index in range(count)]),
+        labels,
     )
+
+
+def label_cells(one: Labels | None) -> dict[str, Any]:
+    """What a row says of a record's labels."""
+    known = one or Labels()
+    job = {
+        name: value for name, value in (("key", known.key), ("deliver_at", known.deliver_at_ms)) if value is not None
+    }
+    return {
+        "tag": known.tag,
+        "node": known.node,
+        "meta": None if known.meta is None else known.meta.decode(),
+        "job": json.dumps(job, separators=(",", ":"), ensure_ascii=False) if job else None,
+    }
 
 
 def rows_of(runs: Sequence[Run], group: int) -> list[dict[str, Any]]:
@@ -63,7 +92,10 @@ def rows_of(runs: Sequence[Run], group: int) -> list[dict[str, Any]]:
                     "content_type": one.content_type,
                     "payload": payload,
                 }
+                | label_cells(None if one.labels is None else one.labels[index])
             )
+    if all(row["meta"] is None and row["job"] is None for row in rows):
+        rows = [{name: value for name, value in row.items() if name not in ("meta", "job")} for row in rows]
     return in_order(rows)
 
 

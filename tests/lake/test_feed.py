@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwater.lake.feed import encode_feed
-from headwater.lake.layout import SCHEMA
+from headwater.lake.layout import SCHEMA, WIDE
+from headwater.model.labels import Labels
+from tests.lake.rows import LABELS, label_cells
 
 
 @dataclass
@@ -30,6 +32,7 @@ class Event:
     ms: int
     n: int
     position: int
+    labels: list[Labels | None] | None = None
 
 
 STREAMS = [Named(f"bück{number % 2}/a/{number}", 7 + number, "text/plain") for number in range(5)]
@@ -43,7 +46,8 @@ def events(draw: st.DrawFn) -> list[Event]:
         start = draw(st.integers(0, 1 << 60))
         ends = [start + sum(map(len, payloads[: index + 1])) for index in range(len(payloads))]
         seq, ms = draw(st.integers(0, 1 << 60)), draw(st.integers(0, 1 << 60))
-        found.append(Event(stream, seq, start, payloads, ends, ms, draw(st.integers(0, 9)), number * 100))
+        labels = draw(st.none() | st.lists(LABELS, min_size=len(payloads), max_size=len(payloads)))
+        found.append(Event(stream, seq, start, payloads, ends, ms, draw(st.integers(0, 9)), number * 100, labels))
     return found
 
 
@@ -59,10 +63,9 @@ def rows(batches: list[Event], group: int) -> list[dict[str, object]]:
             "n": batch.n + index,
             "group": group,
             "position": batch.position,
-            "tag": None,
-            "node": None,
             "content_type": batch.stream.content_type,
             "payload": payload,
+            **label_cells(None if batch.labels is None else batch.labels[index]),
         }
         for batch in batches
         for index, payload in enumerate(batch.payloads)
@@ -73,8 +76,11 @@ def rows(batches: list[Event], group: int) -> list[dict[str, object]]:
 @settings(max_examples=100)
 def test_a_feed_holds_a_row_per_record_in_the_order_of_its_events(batches: list[Event], group: int) -> None:
     table = pa.ipc.open_stream(encode_feed(batches, group)).read_all()
-    assert table.schema == SCHEMA
-    assert table.to_pylist() == rows(batches, group)
+    expected = rows(batches, group)
+    wide = any(row["meta"] is not None or row["job"] is not None for row in expected)
+    assert table.schema == (WIDE if wide else SCHEMA)
+    names = table.column_names
+    assert table.to_pylist() == [{name: row[name] for name in names} for row in expected]
 
 
 def test_a_feed_of_more_streams_than_a_slice_holds_them_all() -> None:
@@ -82,4 +88,4 @@ def test_a_feed_of_more_streams_than_a_slice_holds_them_all() -> None:
         Event(Named(f"many/{number}", number, "text/plain"), 0, 0, [b"x"], [1], 1, 0, number) for number in range(1_000)
     ]
     table = pa.ipc.open_stream(encode_feed(batches, 3)).read_all()
-    assert table.to_pylist() == rows(batches, 3)
+    assert table["stream"].to_pylist() == [str(number) for number in range(1_000)]

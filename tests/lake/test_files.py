@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwater.lake.cache import DiskCache, MemoryCache
-from headwater.lake.layout import SCHEMA, SERVED
+from headwater.lake.layout import SCHEMA, SERVED, WIDE
 from headwater.lake.names import data_key
 from headwater.lake.reader import Reader
 from headwater.lake.store import LakeDamaged, MemoryStore, ObjectStore
 from headwater.lake.writer import Built, build
 from headwater.model.extents import Extent, Run
-from tests.lake.rows import random_runs, rows_of, run, some_runs
+from tests.lake.rows import LABELS, random_runs, rows_of, run, some_runs
 
 payloads = st.lists(st.binary(min_size=0, max_size=40), min_size=1, max_size=30)
 names = st.text("ab/-é\U0001f40e", min_size=1, max_size=6).map(lambda text: f"bucket-{text[0].encode().hex()}/{text}")
@@ -33,9 +33,11 @@ def many_runs(draw: st.DrawFn) -> list[Run]:
     for sid, (key, some) in enumerate(draw(st.lists(st.tuples(names, payloads), min_size=1, max_size=8)), 1):
         start, seq = draw(st.integers(0, 1 << 40)), draw(st.integers(0, 1 << 30))
         cut = draw(st.integers(0, len(some)))
-        first = run(key, sid, some[:cut], start=start, seq=seq, position=sid * 10_000)
+        labels = draw(st.lists(LABELS, min_size=len(some), max_size=len(some)))
+        one, other = (part if draw(st.booleans()) else None for part in (labels[:cut], labels[cut:]))
+        first = run(key, sid, some[:cut], start=start, seq=seq, position=sid * 10_000, labels=one)
         middle = start + sum(map(len, some[:cut]))
-        rest = run(key, sid, some[cut:], start=middle, seq=seq + cut, position=sid * 10_000 + 5_000)
+        rest = run(key, sid, some[cut:], start=middle, seq=seq + cut, position=sid * 10_000 + 5_000, labels=other)
         made += [first, rest]
     return draw(st.permutations(made))
 
@@ -170,8 +172,10 @@ def test_the_file_holds_every_row_in_order_for_plain_readers(
 ) -> None:
     built = build(runs, 5, "t", rows_per_group, bytes_per_group)
     table = pq.read_table(pa.BufferReader(b"".join(built.data)))
-    assert table.schema.remove_metadata() == SCHEMA
-    assert table.to_pylist() == rows_of(runs, 5)
+    expected = rows_of(runs, 5)
+    assert built.file.wide == ("meta" in expected[0])
+    assert table.schema.remove_metadata() == (WIDE if built.file.wide else SCHEMA)
+    assert table.to_pylist() == expected
     assert built.file.row_count == len(table)
     assert built.file.size_bytes == sum(map(len, built.data))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.model.holes import Holes, Run
+from headwater.model.holes import Holes, Run, totals
 
 SIZES = st.lists(st.integers(0, 3), min_size=1, max_size=30)
 
@@ -50,7 +50,10 @@ def test_runs_are_what_a_list_of_deleted_records_says(sizes: list[int], steps: l
             continue
         last = min(first + length, count)
         if what == "delete":
-            holes.add(holes.without(slow.run(first, last)))
+            added = holes.without(slow.run(first, last))
+            expected_count = len(holes) + holes.more(added)
+            holes.add(added)
+            assert len(holes) == expected_count
             slow.deleted.update(range(first, last))
             slow.cut(slow.first)
             assert holes.cut(*_front(holes, slow, sizes)) == (slow.first, slow.begins[slow.first])
@@ -61,6 +64,10 @@ def test_runs_are_what_a_list_of_deleted_records_says(sizes: list[int], steps: l
         assert holes.count == len(slow.deleted)
         assert holes.bytes == sum(sizes[one] for one in slow.deleted)
         assert list(Holes(holes.packed())) == list(holes)
+        assert totals(holes.packed()) == (holes.count, holes.bytes)
+        assert [one for low, high in holes.live(slow.first, count) for one in range(low, high)] == [
+            one for one in range(slow.first, count) if one not in slow.deleted
+        ]
         for one in range(slow.first, count):
             assert holes.holds(one) == (one in slow.deleted)
             alive = [other for other in range(one, count + 1) if other not in slow.deleted]
@@ -89,5 +96,7 @@ def test_a_reader_by_offset_passes_over_them(sizes: list[int], deleted: set[int]
     while reached in gone:
         reached += 1
     assert holes.after(offset) == reached
+    number = next((run.last for run in slow.runs() if run.begin <= offset < run.end), 77)
+    assert holes.passed(offset, 77) == (reached, number)
     begins = [run.begin for run in slow.runs() if run.end > offset]
     assert holes.next_begin(offset) == (begins[0] if begins else None)

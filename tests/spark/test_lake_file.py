@@ -16,6 +16,7 @@ from headwater.lake.listing import encode_extents
 from headwater.lake.local import LocalStore
 from headwater.lake.store import LakeDamaged, MemoryStore, ObjectMissing
 from headwater.lake.writer import Built, build
+from headwater.model.deletions import Part
 from headwater.model.extents import Extent
 from headwater.spark import lake_file
 from headwater.spark.lake_file import LakeFile, extents_of, live_mask, spans
@@ -34,7 +35,8 @@ class Answers(Node):
     def lake_extents(self, group: int, files: list[str]) -> bytes:
         self.asked.append(files)
         found = [extent for extent in self.known if extent.file in files]
-        return encode_extents(sorted(found, key=lambda one: (one.file, one.row_group, one.row_start)))
+        found.sort(key=lambda one: (one.file, one.row_group, one.row_start))
+        return encode_extents(Part(extent, False) for extent in found)
 
 
 def stored(rows_per_group: int = 7) -> tuple[MemoryStore, Built]:
@@ -44,7 +46,7 @@ def stored(rows_per_group: int = 7) -> tuple[MemoryStore, Built]:
 
 
 def table_of(extents: list[Extent]) -> pa.Table:
-    return pa.ipc.open_stream(encode_extents(extents)).read_all()
+    return pa.ipc.open_stream(encode_extents(Part(extent, False) for extent in extents)).read_all()
 
 
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(1, 20)), max_size=8), st.integers(0, 50), st.integers(1, 40))

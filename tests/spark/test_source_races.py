@@ -22,6 +22,7 @@ from headwater.lake.layout import SCHEMA
 from headwater.lake.listing import encode_extents
 from headwater.lake.local import LocalStore
 from headwater.lake.writer import build
+from headwater.model.deletions import Part
 from headwater.model.extents import Extent, Run
 from headwater.spark.group_states import Question, look
 from headwater.spark.node import Answer, NodeRefused
@@ -180,7 +181,9 @@ class ModelGroup:
         self.act(next(self.actions))
         known = (self.files[path][1] for path in sorted(files) if path in self.files)
         return encode_extents(
-            extent for held in known for extent in sorted(held, key=lambda one: (one.row_group, one.row_start))
+            Part(extent, False)
+            for held in known
+            for extent in sorted(held, key=lambda one: (one.row_group, one.row_start))
         )
 
     def json(self, path: str) -> Any:

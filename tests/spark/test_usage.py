@@ -22,6 +22,7 @@ from headwater.lake.local import LocalStore
 from headwater.lake.names import data_key
 from headwater.lake.store import Data
 from headwater.lake.writer import build
+from headwater.model.deletions import Part
 from headwater.spark.job_runs import JobRefused
 from headwater.spark.lake_listing import File
 from headwater.spark.lake_place import Place
@@ -76,7 +77,7 @@ def test_a_file_is_added_up_by_day_without_its_payloads_and_dead_rows(tmp_path: 
 
     class Answers(Calls):
         def lake_extents(self, group: int, files: list[str]) -> bytes:
-            return encode_extents(alive)
+            return encode_extents(Part(extent, False) for extent in alive)
 
     file = File(built.file.path, built.file.size_bytes, 400, 350, 0, 0, 0)
     batches = list(_file_days(Answers("http://127.0.0.1:9"), CountedPlace(str(tmp_path)), [file]))

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
 
 import msgspec
 
 from headwater.catalog.sqlite import BUSY_S_MAX, FORMAT, CatalogMismatch, prepare
+from headwater.model.deletions import Deletions, Part
 from headwater.model.extents import Extent
 from headwater.model.row import StreamRow
-from headwater.ports import Erasure, Standing
+from headwater.ports import Erasure, RowCounts, Standing
 
 _decode = msgspec.msgpack.Decoder(StreamRow).decode
 _decode_extent = msgspec.msgpack.Decoder(Extent).decode
@@ -34,6 +36,9 @@ class LakeFiles:
             raise CatalogMismatch(path, found["format"])
         if not read_only:
             prepare(self._db)
+        known = self._db.execute("select count(*) from sqlite_schema where name = 'deletions'")
+        self._has_deletions: bool = known.fetchone()[0] > 0
+        """A catalog that no version has opened which knows of deleted records holds none."""
 
     def position(self) -> int:
         found = self._db.execute("select value from meta where name = 'position'").fetchone()
@@ -41,9 +46,9 @@ class LakeFiles:
 
     def counts(self) -> dict[str, int]:
         """What `lake.info` tells of a catalog. SQLite counts by walking: about 0.1 s per million, without the GIL."""
-        known, live = self.files(), self.live_rows()
+        known, live = self.files(), self.row_counts()
         return {
-            "rows_live": sum(live.values()),
+            "rows_live": sum(rows.live for rows in live.values()),
             "files_without_records": len(known.keys() - live.keys()),
             "files_waiting_for_deletion": sum(1 for dead_ms in known.values() if dead_ms is not None),
             "streams": self._db.execute("select count(*) from streams").fetchone()[0],
@@ -60,10 +65,54 @@ class LakeFiles:
         query = "select name from files where not exists (select 1 from extents where extents.file = files.id)"
         return {name for (name,) in self._db.execute(query)}
 
-    def live_rows(self) -> dict[str, int]:
-        """How many rows of each file extents refer to. Walks one index: about 0.1 s per million extents, no GIL."""
+    def row_counts(self) -> dict[str, RowCounts]:
+        """How many rows of each file that extents refer to are live.
+
+        Walks one index: about 0.1 s per million extents, no GIL. Streams with deleted records add a look at each of
+        their extents and holes.
+        """
         query = "select name, sum(rows) from extents join files on files.id = extents.file group by extents.file"
-        return dict(self._db.execute(query))
+        named = dict(self._db.execute(query))
+        gone: dict[str, int] = {}
+        kept: dict[str, int] = {}
+        for sid, deletions in self._deletions():
+            counted = kept if deletions.kept else gone
+            for file, extent in self._extents_before(sid, deletions.end):
+                counted[file] = counted.get(file, 0) + deletions.deleted_rows(extent)
+        return {name: RowCounts(rows - gone.get(name, 0), kept.get(name, 0)) for name, rows in named.items()}
+
+    def live_parts(self, file: str) -> Iterator[Part]:
+        """The extents of one file without rows of deleted records; those that only forks read are told apart."""
+        deletions = dict(self._deletions(file))
+        for extent in self.extents_in(file):
+            of = deletions.get(extent.sid)
+            if of is None:
+                yield Part(extent, False)
+            else:
+                yield from (part for part in of.parts(extent) if of.kept or not part.deleted)
+
+    def live_in(self, file: str) -> list[Extent]:
+        """Rows of one file that a swap has to bring into others, as extents."""
+        return [part.extent for part in self.live_parts(file)]
+
+    def _deletions(self, file: str | None = None) -> Iterator[tuple[int, Deletions]]:
+        """Of streams that have deleted records, by sid: of all, or of those with records in a file."""
+        if not self._has_deletions:
+            return
+        query = "select row from streams where sid in (select sid from deletions)"
+        if file is not None:
+            query = (
+                "select row from streams where sid in (select sid from extents join deletions using (sid)"
+                " where file = (select id from files where name = ?))"
+            )
+        for (encoded,) in self._db.execute(query, () if file is None else (file,)):
+            row = _decode(encoded)
+            yield row.sid, Deletions(row)
+
+    def _extents_before(self, sid: int, offset: int) -> Iterator[tuple[str, Extent]]:
+        """Extents of a stream that begin at or before an offset, each with its file."""
+        query = "select name, row from extents join files on files.id = extents.file where sid = ? and start <= ?"
+        return ((name, _decode_extent(row)) for name, row in self._db.execute(query, (sid, offset)))
 
     def refers(self, sid: int, blob: str) -> bool:
         """True when the stream's snapshot is in this blob, or may be that of a fork, which shares its source's.
@@ -93,10 +142,19 @@ class LakeFiles:
         """Every stream, in the order of sids."""
         return (_decode(row) for (row,) in self._db.execute("select row from streams order by sid"))
 
-    def streams_after(self, sid: int, count_max: int) -> list[StreamRow]:
-        """The streams with the next higher sids."""
+    def streams_after(self, sid: int, count_max: int, bytes_max: int) -> tuple[list[StreamRow], bool]:
+        """The streams with the next higher sids, and whether there may be more: as many as asked for, or as take so
+        many bytes, whichever is less."""
         query = "select row from streams where sid > ? order by sid limit ?"
-        return [_decode(row) for (row,) in self._db.execute(query, (sid, count_max))]
+        found: list[StreamRow] = []
+        size = 0
+        with closing(self._db.execute(query, (sid, count_max))) as rows:
+            for (row,) in rows:
+                found.append(_decode(row))
+                size += len(row)
+                if size >= bytes_max:
+                    return found, True
+        return found, len(found) == count_max
 
     def losses(self, after: int, count_max: int) -> list[StreamRow]:
         """Streams that let go of records after a log position, by that of the newest. Costs what it returns."""

@@ -9,6 +9,7 @@ Owns the schema and its transactions. Never decides what is written when: checkp
     extents(sid, start, end, file, rows, row)   where settled records are in the lake; rows: how many
     marks(sid, mark, number, begin, end)        what settled records can be found by (see marks.py)
     unmarked(sid, end)        streams whose marks up to that offset have to go, and are still there in part
+    deletions(sid)            streams that have deleted records, or had: extents may still name rows of them
     files(id, name, dead_ms, came, went)
                               files of the lake; dead_ms: since when no extent is left, by a swap or as gc found
                               came, went: numbers of the swaps that brought it and took it, if any did (see swaps)
@@ -38,6 +39,7 @@ import msgspec
 
 from headwater.catalog import marks
 from headwater.catalog.swaps import swap_files
+from headwater.model.deletions import has_deleted
 from headwater.model.extents import Extent
 from headwater.model.row import BucketRow, StreamRow
 from headwater.ports import Change, ReadCount
@@ -55,6 +57,7 @@ create index if not exists losses on streams (lost) where lost is not null;
 create table if not exists extents (sid integer, start integer, end integer not null, file integer not null,
     rows integer not null, row blob not null, primary key (sid, start)) without rowid;
 create index if not exists extents_of_files on extents (file, rows);
+create table if not exists deletions (sid integer primary key);
 create table if not exists files (
     id integer primary key, name text not null unique, dead_ms integer, came integer, went integer
 );
@@ -220,6 +223,9 @@ class SqliteCatalog:
                     for row in change.rows
                 ),
             )
+            deleted = ((row.sid,) for row in change.rows if has_deleted(row))
+            db.executemany("insert or ignore into deletions (sid) values (?)", deleted)
+            db.executemany("delete from deletions where sid = ?", ((sid,) for _, sid in change.gone))
             files = dict.fromkeys([*change.files, *(extent.file for extent in change.extents)])
             db.executemany("insert or ignore into files (name) values (?)", ((name,) for name in files))
             ids = _living(db, files)

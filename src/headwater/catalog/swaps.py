@@ -70,7 +70,10 @@ def _counting(db: sqlite3.Connection, swap: FilesSwapped) -> Iterator[Extent]:
 
 def _earliest(db: sqlite3.Connection, sid: int) -> int:
     """Extents of the stream that end at or before this have been let go of."""
-    found = db.execute("select lost is null, row from streams where sid = ?", (sid,)).fetchone()
+    query = (
+        "select lost is null and not exists (select 1 from deletions where sid = ?1), row from streams where sid = ?1"
+    )
+    found = db.execute(query, (sid,)).fetchone()
     if found is None:
         return NOTHING
     if found[0]:

@@ -98,7 +98,7 @@ class _Cuts:
             row = _decode(data)
             self._streams_count += 1
             self._position = max(self._position, row.position)
-            made = _without_holes(row, self._gone_before(self._ended(db, row)))
+            made = self._gone_before(self._ended(db, row))
             if made.children:
                 self._tails[made.sid] = made.tail
             if made is not row:
@@ -111,19 +111,25 @@ class _Cuts:
             return row
         self._cut_count += 1
         self._cut_bytes += row.tail - end
-        return msgspec.structs.replace(row, tail=end, count=self._seq_at(db, row, end, fork_at))
+        count, end = self._seq_at(db, row, end, fork_at)
+        holes = Holes(row.holes).up_to(count, end).packed()
+        return msgspec.structs.replace(row, tail=end, count=count, cold_end=min(row.cold_end, end), holes=holes)
 
-    def _seq_at(self, db: sqlite3.Connection, row: StreamRow, end: int, fork_at: int) -> int:
-        """The number of the record that comes next."""
+    def _seq_at(self, db: sqlite3.Connection, row: StreamRow, end: int, fork_at: int) -> tuple[int, int]:
+        """The number of the record that comes next, and where it does: at `end`, or before deleted records there."""
         if end == row.earliest:
-            return row.first_seq
+            return row.first_seq, end
         if row.forked is not None and end == fork_at:
-            return row.forked.seq
+            return row.forked.seq, end
         found = db.execute("select row from extents where sid = ? and end = ?", (row.sid, end)).fetchone()
         if found is None:
+            # What lies before `end` was deleted, and no file holds it any more.
+            for hole in Holes(row.holes):
+                if hole.begin <= end <= hole.end:
+                    return (hole.last, end) if hole.end == end else (hole.first, hole.begin)
             raise sqlite3.DatabaseError(f"the catalog lists no file of the lake that holds {row.key} up to {end}")
         extent = _decode_extent(found[0])
-        return extent.seq_start + extent.row_count
+        return extent.seq_start + extent.row_count, end
 
     def _gone_before(self, row: StreamRow) -> StreamRow:
         """A fork whose source ends before the place where it left it begins at that place."""
@@ -132,7 +138,9 @@ class _Cuts:
             return row
         self._gone_count += 1
         lost = max(row.lost_position, 1)
-        return msgspec.structs.replace(row, earliest=forked.at, first_seq=forked.seq, lost_position=lost)
+        holes = Holes(row.holes)
+        seq, at = holes.cut(forked.seq, forked.at)
+        return msgspec.structs.replace(row, earliest=at, first_seq=seq, lost_position=lost, holes=holes.packed())
 
     def told(self, db: sqlite3.Connection) -> Cut:
         meta = dict(db.execute("select name, value from meta"))
@@ -140,12 +148,3 @@ class _Cuts:
         # An event at or below the position of a row would not be applied to it.
         position = max([meta.get("position", 0), self._position, *buckets])
         return Cut(position, self._streams_count, self._cut_count, self._cut_bytes, self._gone_count)
-
-
-def _without_holes(row: StreamRow, made: StreamRow) -> StreamRow:
-    """Deleted records that are beyond the new end never were, and those before the new beginning are gone."""
-    if made is row or not made.holes:
-        return made
-    holes = Holes(made.holes).up_to(made.count, made.tail)
-    first_seq, earliest = holes.cut(made.first_seq, made.earliest)
-    return msgspec.structs.replace(made, first_seq=first_seq, earliest=earliest, holes=holes.packed())

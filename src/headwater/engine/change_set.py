@@ -108,6 +108,10 @@ class UnsavedChanges:
         """To be captured, the last first."""
         self._taken: ChangeSet | None = None
 
+    def new_marks_count(self) -> int:
+        """Records among `new_marks`. Linear in the streams there, and in the flushes since the last checkpoint."""
+        return sum(len(run.labels) for runs in self.new_marks.values() for run in runs)
+
     def begin_capture(self) -> None:
         """What is dirty now is captured next, by `capture`. It may change meanwhile, and is dirty again then."""
         self.capturing.update(self.dirty)

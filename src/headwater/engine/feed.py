@@ -1,7 +1,7 @@
 """Many streams as one: their records in the order of the log, resumable by a single position.
 
 Owns that order. Never shows a record before everything that precedes it in the log is synced, whatever its class:
-otherwise a position could not stand for all that was seen.
+otherwise a position could not stand for all that was seen. Never shows a record that its stream has deleted by then.
 
 Records of ephemeral streams are in no log: each such stream's own are told in their order, once, and no position stands
 for them. Who comes back after a while misses those of the meantime.
@@ -18,6 +18,7 @@ from headwater.engine.group import Group
 from headwater.engine.loaded_stream import UNBORN, LoadedStream
 from headwater.errors import TokenGone
 from headwater.model.commands import Durability
+from headwater.model.labels import Labels
 
 
 class Batch(NamedTuple):
@@ -35,34 +36,48 @@ class Batch(NamedTuple):
     n: int
     """Id of the first record; the others count up in n."""
     position: int
+    labels: list[Labels | None] | None = None
+    """One for each record; None: no record has any."""
 
 
-def batches(stream: LoadedStream, first: int, last: int) -> list[Batch]:
-    """Records [first, last) of a stream's timeline, all of one event, as far as the stream still has them."""
+def batches_of(stream: LoadedStream, first: int, last: int, position: int) -> list[Batch]:
+    """Records of one event that memory holds, by their index from `first` up to `last`, without those that the stream
+    has let go of (forks may keep those) or deleted. Each batch is of neighbours."""
     timeline = stream.timeline
-    if stream.earliest > timeline.start:  # forks keep what the stream itself has let go of
-        first = max(first, timeline.index_until(stream.earliest))
     seq = timeline.seq
-    return [
-        Batch(
-            stream,
-            low,
-            timeline.begin_of(low - seq),
-            timeline.payloads[low - seq : high - seq],
-            list(timeline.ends[low - seq : high - seq]),
-            timeline.ms[low - seq],
-            timeline.n[low - seq],
-            timeline.positions[low - seq],
-        )
-        for low, high in stream.holes.live(seq + first, seq + last)
-    ]
+    first = max(first, stream.first_seq - seq)
+    found: list[Batch] = []
+    if len(stream.holes):
+        for hole in stream.holes.runs(seq + first, seq + last):
+            _add(found, stream, first, hole.first - seq, position)
+            first = hole.last - seq
+    _add(found, stream, first, last, position)
+    return found
 
 
-def _one(parts: list[Batch]) -> Batch | None:
-    if len(parts) <= 1:
-        return parts[0] if parts else None
-    payloads = [payload for part in parts for payload in part.payloads]
-    return parts[0]._replace(payloads=payloads, ends=[end for part in parts for end in part.ends])
+def _add(found: list[Batch], stream: LoadedStream, first: int, last: int, position: int) -> None:
+    if first >= last:
+        return
+    timeline = stream.timeline
+    batch = Batch(
+        stream,
+        timeline.seq + first,
+        timeline.begin_of(first),
+        timeline.payloads[first:last],
+        list(timeline.ends[first:last]),
+        timeline.ms[first],
+        timeline.n[first],
+        position,
+        None if timeline.labels is None else timeline.labels[first:last],
+    )
+    found.append(batch)
+
+
+def _joined(some: list[Batch]) -> Batch:
+    """One batch of them all. Where each record lies only `ends` says: there are others between them."""
+    payloads = [payload for one in some for payload in one.payloads]
+    labels = None if some[0].labels is None else [label for one in some for label in one.labels or ()]
+    return some[0]._replace(payloads=payloads, ends=[end for one in some for end in one.ends], labels=labels)
 
 
 class Feed:
@@ -116,9 +131,9 @@ class Feed:
             else:
                 heapreplace(heap, following)
             self.position = position
-            batch = _one(batches(stream, index, last))
-            if batch is not None:
-                yield batch
+            some = batches_of(stream, index, last, position)
+            if some:
+                yield some[0] if len(some) == 1 else _joined(some)
         self._grown = {sid: stream for sid, stream in self._grown.items() if self._waits(stream)}
 
     def _take_unlogged(self) -> Iterator[Batch]:
@@ -126,9 +141,10 @@ class Feed:
             sid, (stream, number) = next(iter(self._unlogged.items()))
             del self._unlogged[sid]
             timeline = stream.timeline
-            batch = _one(batches(stream, max(number - timeline.seq, 0), len(timeline.payloads)))
-            if batch is not None:
-                yield batch._replace(position=self.position)
+            first, last = max(number - timeline.seq, 0), len(timeline.payloads)
+            some = batches_of(stream, first, last, self.position)
+            if some:
+                yield some[0] if len(some) == 1 else _joined(some)
 
     def _next(self, stream: LoadedStream, limit: int, index: int = -1) -> tuple[int, int, int, LoadedStream] | None:
         timeline = stream.timeline

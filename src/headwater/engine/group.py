@@ -227,7 +227,7 @@ class Group:
 
     def _append(self, stream: LoadedStream, event: Appended, waiter: Waiter, durability: int, outcome: Outcome) -> None:
         log = self.log
-        if durability == Durability.EPHEMERAL:
+        if durability == 3:  # ephemeral
             self._append_unlogged(stream, event, waiter)
             return
         position = log.add(event, durability == 0)

@@ -11,8 +11,7 @@ from bisect import bisect_left, bisect_right
 from heapq import heapify, heappop, heapreplace
 from typing import NamedTuple
 
-from headwater.engine.feed import Batch
-from headwater.engine.feed import batches as batches_of
+from headwater.engine.feed import Batch, batches_of
 from headwater.engine.group import Group
 from headwater.engine.loaded_stream import UNBORN, LoadedStream
 
@@ -57,15 +56,15 @@ async def walk(group: Group, after: int, until: int, rows_max: int, bytes_max: i
         positions = stream.timeline.positions
         last = bisect_right(positions, at)
         first = bisect_left(positions, at, 0, last)
-        parts = batches_of(stream, first, last) if holding.get(sid) is stream else []
-        if parts:
-            count = sum(len(batch.payloads) for batch in parts)
-            size = sum(batch.ends[-1] - batch.start for batch in parts)
+        some = batches_of(stream, first, last, at) if holding.get(sid) is stream else []
+        if some:
+            count = sum(len(batch.payloads) for batch in some)
+            size = sum(batch.ends[-1] - batch.start for batch in some)
             more = payload_bytes + size + (0 if payload_only else ROW_BYTES * (rows_count + count))
             if batches and (rows_count + count > rows_max or more > bytes_max):
                 position = taken
                 break
-            batches += parts
+            batches += some
             rows_count += count
             payload_bytes += size
         taken = at

@@ -101,7 +101,10 @@ class LoadedStreams(UnsavedChanges):
             heappush(self._deadlines, (stream.deadline_ms, next(self._ties), stream))
         self.dirty[stream.sid] = stream
         self.unlisted[stream.key] = stream
-        self.hold(stream, stream.timeline.held_bytes, position)
+        if stream.durability == Durability.EPHEMERAL:
+            self.unlogged_bytes += stream.timeline.held_bytes
+        else:
+            self.hold(stream, stream.timeline.held_bytes, position)
         if parent is not None and position > parent.position:
             parent.children += 1
             self._changed(parent, position)

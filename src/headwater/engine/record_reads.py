@@ -93,10 +93,12 @@ class RecordReads:
         self._walk(_Wanted(stream, count_max, bytes_max), from_seq, done)
 
     def offset_of(self, stream: LoadedStream, number: int, done: Callable[[int | Failure], None]) -> None:
-        """Calls `done` with where record `number` (from 0) begins, deleted or not: at once when memory can tell.
+        """Calls `done` with where record `number` (from 0) begins: at once when memory can tell.
 
-        The earliest offset for one that the stream has let go of, the tail for one that it never had.
+        For one that was deleted, where the deleted ones around it end: nothing need hold it any more. The earliest
+        offset for one that the stream has let go of, the tail for one that it never had.
         """
+        number = stream.holes.next_live(number)
         if number >= stream.count:
             done(stream.tail)
             return

@@ -136,7 +136,7 @@ class Swapper:
     def _match(self, relocation: Relocation, remove: list[str]) -> tuple[Relocated, list[bytes]]:
         """What was found, and its extents as the log takes them, in parts."""
         with closing(self._lake_files()) as lake_files:
-            found = relocation.match({name: lake_files.extents_in(name) for name in remove})
+            found = relocation.match({name: lake_files.live_in(name) for name in remove})
         extents = found.extents()
         parts = []
         while some := list(islice(extents, PART_EXTENTS)):

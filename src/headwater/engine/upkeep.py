@@ -16,6 +16,7 @@ EXPIRE_SLICE = 200
 EVICT_SLICE = 5_000
 EXPIRE_INTERVAL_S = 0.25
 UNLISTED_MAX = 10_000
+LABELS_MAX = 200_000
 DELETE_SLICE = 500
 """Blobs deleted between two checkpoints: a slow store must not hold these up."""
 
@@ -80,9 +81,11 @@ class Upkeep:
             self._seal()
 
     async def _until_checkpoint(self) -> None:
-        """The interval, or less when many streams were created: a listing walks those the catalog does not know yet."""
+        """The interval, or less when many streams were created: a listing walks those the catalog does not know yet.
+        Or when many labelled records settled: memory holds their labels until the catalog does."""
         left_s = self._checkpoint_interval_s
-        while left_s > 0 and len(self._group.loaded.unlisted) < UNLISTED_MAX:
+        loaded = self._group.loaded
+        while left_s > 0 and len(loaded.unlisted) < UNLISTED_MAX and loaded.new_marks_count() < LABELS_MAX:
             step_s = min(left_s, EXPIRE_INTERVAL_S)
             await self._group.clock.sleep(step_s)
             left_s -= step_s

@@ -10,6 +10,7 @@ from array import array
 from collections.abc import Sequence
 from typing import Protocol
 
+from headwater.model.labels import Labels
 from headwater.model.names import bucket_of, stream_of
 from headwater.ports import breathe
 
@@ -39,6 +40,8 @@ class FeedBatch(Protocol):
     def n(self) -> int: ...
     @property
     def position(self) -> int: ...
+    @property
+    def labels(self) -> list[Labels | None] | None: ...
 
 
 def encode_feed(batches: Sequence[FeedBatch], group: int) -> bytes:
@@ -47,7 +50,9 @@ def encode_feed(batches: Sequence[FeedBatch], group: int) -> bytes:
     import pyarrow as pa
 
     from headwater.lake.columns import SLICE_COUNT, Strings, binaries, numbers
-    from headwater.lake.layout import SCHEMA
+    from headwater.lake.labels import columns as label_columns
+    from headwater.lake.labels import need_wide
+    from headwater.lake.layout import SCHEMA, WIDE
 
     streams: dict[int, FeedStream] = {}
     places: dict[int, int] = {}
@@ -55,6 +60,7 @@ def encode_feed(batches: Sequence[FeedBatch], group: int) -> bytes:
     owners = array("i")
     seqs, begins, ms, n, positions = array("q"), array("q"), array("q"), array("q"), array("q")
     payloads: list[bytes] = []
+    labels: list[Labels | None] | None = None
     for start in range(0, len(batches), SLICE_COUNT):
         for batch in batches[start : start + SLICE_COUNT]:
             sid = batch.stream.sid
@@ -64,6 +70,9 @@ def encode_feed(batches: Sequence[FeedBatch], group: int) -> bytes:
                 streams[sid] = batch.stream
             records = batch.payloads
             count = len(records)
+            if batch.labels is not None or labels is not None:
+                labels = [None] * len(payloads) if labels is None else labels
+                labels += [None] * count if batch.labels is None else batch.labels
             payloads += records
             begins.append(batch.start)
             if count == 1:
@@ -90,7 +99,8 @@ def encode_feed(batches: Sequence[FeedBatch], group: int) -> bytes:
         breathe()
     count = len(payloads)
     owner_of = numbers(pa.int32(), owners)
-    nothing = pa.nulls(count, pa.string())
+    wide = need_wide(labels)
+    schema = WIDE if wide else SCHEMA
     columns = {
         "bucket": buckets.array().take(owner_of),
         "stream": names.array().take(owner_of),
@@ -101,14 +111,13 @@ def encode_feed(batches: Sequence[FeedBatch], group: int) -> bytes:
         "n": numbers(pa.int64(), n),
         "group": numbers(pa.int32(), array("i", (group,)) * count),
         "position": numbers(pa.int64(), positions),
-        "tag": nothing,
-        "node": nothing,
         "content_type": types.array().take(owner_of),
         "payload": binaries(payloads),
+        **label_columns(labels, count, wide),
     }
-    table = pa.Table.from_arrays([columns[name] for name in SCHEMA.names], schema=SCHEMA)
+    table = pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema)
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, SCHEMA) as writer:
+    with pa.ipc.new_stream(sink, schema) as writer:
         writer.write_table(table)
     encoded: bytes = sink.getvalue().to_pybytes()
     return encoded

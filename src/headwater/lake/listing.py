@@ -14,9 +14,10 @@ import pyarrow as pa
 
 from headwater.lake.columns import Strings, numbers
 from headwater.lake.layout import FileInfo
-from headwater.model.extents import Extent
+from headwater.model.deletions import Part
 from headwater.model.names import bucket_of, stream_of
 from headwater.model.row import StreamRow
+from headwater.ports import RowCounts
 
 EXTENTS = pa.schema(
     [
@@ -25,6 +26,7 @@ EXTENTS = pa.schema(
             pa.field(name, pa.int64(), nullable=False)
             for name in ("incarnation", "start", "end", "seq_start", "row_group", "row_start", "row_count")
         ),
+        pa.field("deleted", pa.bool_(), nullable=False),  # their stream has deleted these records; only forks read them
     ]
 )
 STREAMS = pa.schema(
@@ -45,14 +47,15 @@ STREAMS = pa.schema(
         pa.field("deleted", pa.bool_(), nullable=False),  # only forks keep it
         pa.field("forked_from", pa.int64()),  # incarnation of the source
         pa.field("fork_at", pa.int64()),  # its own records begin here; those before are the source's
+        pa.field("holes", pa.binary()),  # deleted records after the first one kept (see `model.holes`)
     ]
 )
 _BATCH_COUNT = 16_384
 _COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
-def list_files(table: dict[str, FileInfo], live: dict[str, int]) -> list[dict[str, Any]]:
-    """What is told of each file with live rows. Raises KeyError for one that the table does not hold."""
+def list_files(table: dict[str, FileInfo], live: dict[str, RowCounts]) -> list[dict[str, Any]]:
+    """What is told of each file that extents refer to. Raises KeyError for one that the table does not hold."""
     found = []
     for path, rows in sorted(live.items()):
         info = table[path]
@@ -60,8 +63,9 @@ def list_files(table: dict[str, FileInfo], live: dict[str, int]) -> list[dict[st
             {
                 "path": path,
                 "bytes": info.size_bytes,
-                "rows": rows if info.row_count is None else info.row_count,
-                "live_rows": rows,
+                "rows": rows.live if info.row_count is None else info.row_count,
+                "live_rows": rows.live,
+                "deleted_rows": rows.deleted,
                 "position_min": info.position_min,
                 "position_max": info.position_max,
                 "modified_ms": info.modified_ms,
@@ -70,12 +74,13 @@ def list_files(table: dict[str, FileInfo], live: dict[str, int]) -> list[dict[st
     return found
 
 
-def encode_extents(extents: Iterable[Extent]) -> bytes:
+def encode_extents(parts: Iterable[Part]) -> bytes:
     """Arrow IPC, in the order given."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, EXTENTS, options=_COMPRESSED) as writer:
-        rest = iter(extents)
-        while some := list(islice(rest, _BATCH_COUNT)):
+        rest = iter(parts)
+        while told := list(islice(rest, _BATCH_COUNT)):
+            some = [part.extent for part in told]
             columns = [
                 _strings([extent.file for extent in some]),
                 _integers([extent.sid for extent in some]),
@@ -85,6 +90,7 @@ def encode_extents(extents: Iterable[Extent]) -> bytes:
                 _integers([extent.row_group for extent in some]),
                 _integers([extent.row_start for extent in some]),
                 _integers([extent.row_count for extent in some]),
+                pa.array([part.deleted for part in told], pa.bool_()),
             ]
             writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=EXTENTS))
     encoded: bytes = sink.getvalue().to_pybytes()
@@ -114,6 +120,7 @@ def encode_streams(rows: Sequence[StreamRow]) -> bytes:
                 pa.array([row.soft_deleted for row in some], pa.bool_()),
                 pa.array([None if row.forked is None else row.forked.sid for row in some], pa.int64()),
                 pa.array([None if row.forked is None else row.forked.at for row in some], pa.int64()),
+                pa.array([row.holes or None for row in some], pa.binary()),
             ]
             writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=STREAMS))
     encoded: bytes = sink.getvalue().to_pybytes()

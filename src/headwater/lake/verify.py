@@ -2,7 +2,8 @@
 
 Owns the checks and their words. Never changes anything, and never trusts one of the three for what another should say.
 
-    stream rows     -> their extents join up, without gap or overlap, from the first record kept to the last settled
+    stream rows     -> their extents join up, without gap or overlap, from the first record kept to the last settled;
+                       deleted records may be missing
     extents         -> their file is in table, catalog and store, and has the rows (deep: they are these very records)
     table, catalog  -> neither knows a file that the other should know and does not, nor holds one that was swapped for
                        others; sizes and row counts agree
@@ -25,6 +26,7 @@ from headwater.lake.store import ObjectStore, StoreError
 from headwater.model import extent_rules
 from headwater.model.extent_rules import Fault, Part
 from headwater.model.extents import Extent
+from headwater.model.holes import Holes
 from headwater.model.row import StreamRow
 
 FINDINGS_MAX = 1_000
@@ -97,7 +99,7 @@ def verify(store: ObjectStore, table: dict[str, FileInfo], state: State, deep: b
 def _check_streams(report: Report, state: State, blobs: dict[str, int], progress: Progress) -> dict[str, int]:
     """Returns how many rows extents refer to, by file."""
     used: dict[str, int] = {}
-    needs = _needs(state.streams())
+    needs, gone = _needs(state.streams())
     by_sid = groupby(state.extents(), lambda extent: extent.sid)
     sid, extents = next(by_sid, (None, iter(())))
     for row in state.streams():
@@ -105,10 +107,10 @@ def _check_streams(report: Report, state: State, blobs: dict[str, int], progress
             _ownerless(report, sid, extents)
             sid, extents = next(by_sid, (None, iter(())))
         if sid == row.sid:
-            _check_stream(report, row, extents, needs.get(row.sid), used)
+            _check_stream(report, row, extents, needs.get(row.sid), gone.get(row.sid, []), used)
             sid, extents = next(by_sid, (None, iter(())))
         else:
-            _check_stream(report, row, iter(()), needs.get(row.sid), used)
+            _check_stream(report, row, iter(()), needs.get(row.sid), gone.get(row.sid, []), used)
         if row.snapshot is not None:
             report.snapshots += 1
             size = blobs.get(row.snapshot.blob)
@@ -130,22 +132,31 @@ def _ownerless(report: Report, sid: int, extents: Iterable[Extent]) -> None:
     report.find("extent", f"stream {sid}", f"{count} extents of a stream that does not exist")
 
 
-def _needs(rows: Iterable[StreamRow]) -> dict[int, int]:
-    """The lowest offset that forks need of their ancestors, by the ancestor's sid."""
+def _needs(rows: Iterable[StreamRow]) -> tuple[dict[int, int], dict[int, list[Holes]]]:
+    """The lowest offset that forks need of their ancestors, by the ancestor's sid, and what they do not need."""
     forks: dict[int, StreamRow] = {row.sid: row for row in rows if row.forked is not None}
     needs: dict[int, int] = {}
+    gone: dict[int, list[Holes]] = {}
     for row in forks.values():
         forked = row.forked
         while forked is not None and row.earliest < forked.at:
             needs[forked.sid] = min(needs.get(forked.sid, forked.at), row.earliest)
+            if row.holes:
+                gone.setdefault(forked.sid, []).append(Holes(row.holes))
             above = forks.get(forked.sid)
             forked = None if above is None else above.forked
-    return needs
+    return needs, gone
 
 
 def _check_stream(
-    report: Report, row: StreamRow, extents: Iterable[Extent], need: int | None, used: dict[str, int]
+    report: Report,
+    row: StreamRow,
+    extents: Iterable[Extent],
+    need: int | None,
+    gone_of_forks: list[Holes],
+    used: dict[str, int],
 ) -> None:
+    gone = [Holes(row.holes), *gone_of_forks] if row.holes else gone_of_forks
     first = extent_rules.first_needed(row.earliest, need, 0 if row.forked is None else row.forked.at)
     last: Extent | None = None
     last_part: Part | None = None
@@ -162,17 +173,17 @@ def _check_stream(
         part = Part(extent.start, extent.end, extent.seq_start, extent.row_count)
         tell(extent_rules.shape(part))
         if last is None or last_part is None:
-            tell(extent_rules.beginning(part, first, row.cold_end, row.earliest, row.first_seq))
+            tell(extent_rules.beginning(part, first, row.cold_end, row.earliest, row.first_seq, gone))
         else:
-            tell(extent_rules.joint(last_part, part))
+            tell(extent_rules.joint(last_part, part, gone, first))
             _check_ids(report, row.key, last, extent)
         last, last_part = extent, part
     end = first if last_part is None else last_part.end
-    tell(extent_rules.ending(end, row.cold_end))
+    tell(extent_rules.ending(end, row.cold_end, gone))
     if last_part is not None and end > row.cold_end:
         report.find("extent", row.key, f"extents reach to {end}, but its records settled up to {row.cold_end}")
     if last_part is not None and end == row.tail:
-        tell(extent_rules.counted(last_part, row.count))
+        tell(extent_rules.counted(last_part, row.count, gone))
 
 
 def _check_ids(report: Report, key: str, last: Extent, extent: Extent) -> None:

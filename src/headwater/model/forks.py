@@ -74,6 +74,8 @@ def seq_at(stream: Stream, offset: int) -> int | None:
         return stream.count
     if stream.forked is not None and offset == stream.fork_at:
         return stream.forked.seq
+    if stream.holes.count and (number := stream.holes.first_at(offset)) is not None:
+        return number
     timeline = holder(stream, offset).timeline
     if offset < timeline.start:
         raise ColdOffset(stream, offset)

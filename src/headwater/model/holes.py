@@ -92,6 +92,11 @@ class Holes:
             return self._ends[index], self._lasts[index]
         return offset, number
 
+    def first_at(self, offset: int) -> int | None:
+        """Number of the record that begins there, if that is the first one of a run."""
+        index = bisect_left(self._begins, offset)
+        return self._firsts[index] if index < len(self._begins) and self._begins[index] == offset else None
+
     def next_begin(self, offset: int) -> int | None:
         """Where the first run begins that has bytes after `offset`; None when there is none."""
         index = bisect_right(self._ends, offset)
@@ -130,6 +135,19 @@ class Holes:
         if first < run.last:
             found.append(Run(first, run.last, begin, run.end))
         return found
+
+    def more(self, runs: Iterable[Run]) -> int:
+        """How many more runs there would be with these, which lie outside those that are there. Less than none when
+        they close gaps."""
+        total = 0
+        for run in runs:
+            index = bisect_left(self._firsts, run.first)
+            total += 1
+            if index and self._lasts[index - 1] == run.first:
+                total -= 1
+            if index < len(self._firsts) and self._firsts[index] == run.last:
+                total -= 1
+        return total
 
     # ---- changing -----------------------------------------------------------------------------------------------
 

@@ -196,6 +196,11 @@ def _trim(stream: Stream, command: Trim, now_ms: int) -> Trimmed | Unchanged:
         return Unchanged(stream.tail, stream.closed)
     if offset > stream.tail:
         raise OffsetBeyondTail(stream.tail)
+    # Inside a hole records need not be anywhere any more: what is deleted there goes with the rest.
+    passed, number = stream.holes.passed(offset, -1)
+    if number >= 0:
+        lost = forks.position_before(stream, passed) if passed >= stream.timeline.start else 0
+        return Trimmed(stream.sid, passed, number, now_ms, lost)
     seq = forks.seq_at(stream, offset) if command.seq is None else command.seq
     if seq is None:
         raise BadQuery("offset", "it lies inside a message")
@@ -204,18 +209,24 @@ def _trim(stream: Stream, command: Trim, now_ms: int) -> Trimmed | Unchanged:
 
 
 def _delete_records(stream: Stream, command: DeleteRecords, now_ms: int) -> RecordsDeleted | Unchanged:
-    """What of the runs is there goes. Numbers that the stream never gave out are passed over."""
+    """What of the runs is there goes. Numbers that the stream never gave out are passed over, and so is what is named
+    a second time."""
     runs: list[Run] = []
-    for run in command.runs:
-        if run.last <= stream.first_seq or run.first >= stream.count:
+    reached, offset = stream.first_seq, stream.earliest
+    for run in sorted(command.runs):
+        if run.last > stream.count:
+            run = Run(run.first, stream.count, run.begin, stream.tail)
+        if run.first < reached:
+            run = Run(reached, run.last, offset, run.end)
+        if run.first >= run.last:
             continue
-        if run.first < stream.first_seq:
-            run = Run(stream.first_seq, run.last, stream.earliest, run.end)
         runs += stream.holes.without(run)
+        reached, offset = run.last, run.end
     if not runs:
         return Unchanged(stream.tail, stream.closed)
-    # Each run that touches neither the front nor another one may make one more.
-    if len(stream.holes) + len(runs) > HOLES_MAX and runs[-1].first > stream.first_seq:
+    # A run at the front makes none: the stream begins after it.
+    more = stream.holes.more(runs) - (runs[0].first == stream.first_seq)
+    if more > 0 and len(stream.holes) + more > HOLES_MAX:
         raise TooManyHoles(HOLES_MAX)
     return RecordsDeleted(stream.sid, runs, now_ms, stream.durability)
 

@@ -27,6 +27,7 @@ from headwater.ports.lake import LakeGcResult as LakeGcResult
 from headwater.ports.lake import Pending as Pending
 from headwater.ports.lake import Relocated as Relocated
 from headwater.ports.lake import Relocation as Relocation
+from headwater.ports.lake import RowCounts as RowCounts
 from headwater.ports.lake import Standing as Standing
 from headwater.ports.lake import SwapFiles as SwapFiles
 from headwater.ports.lake import Writer as Writer

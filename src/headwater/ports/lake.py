@@ -72,6 +72,15 @@ class Erasure(msgspec.Struct, frozen=True):
     """When it was asked for. It is done a grace period later: until then others may still read older versions."""
 
 
+class RowCounts(msgspec.Struct, frozen=True):
+    """Of one file of the lake."""
+
+    live: int
+    """Rows that extents refer to, without those of deleted records."""
+    deleted: int
+    """Those of the live ones that are of deleted records after all: only forks read them."""
+
+
 class Standing(msgspec.Struct, frozen=True):
     """What the catalog says of a file of the lake."""
 
@@ -137,6 +146,10 @@ class SwapFiles(Protocol):
         ...
 
     def extents_in(self, file: str) -> list[Extent]: ...
+
+    def live_in(self, file: str) -> list[Extent]:
+        """The same without rows of deleted records that no fork reads."""
+        ...
 
     def close(self) -> None: ...
 

@@ -23,6 +23,7 @@ from headwater.lake.store import LakeDamaged, ObjectMissing
 from headwater.lake.writer import in_order
 from headwater.model import extent_rules
 from headwater.model.extent_rules import Fault, Part
+from headwater.model.holes import Holes
 from headwater.spark.lake_file import LakeFile, extents_of, live_mask, spans
 from headwater.spark.lake_listing import File
 from headwater.spark.lake_place import Place
@@ -35,8 +36,11 @@ NUMBERS = (
     *("tail", "earliest", "first_seq", "total", "cold_end", "forked_from", "fork_at", "snapshot_offset"),
 )
 _TEXTS = ("name", "file", "found", "what")
-LINE = pa.schema([*((name, pa.int64()) for name in NUMBERS), *((name, pa.string()) for name in _TEXTS)])
-LINES = ", ".join([*(f"`{name}` long" for name in NUMBERS), *(f"`{name}` string" for name in _TEXTS)])
+LINE = pa.schema(
+    [*((name, pa.int64()) for name in NUMBERS), *((name, pa.string()) for name in _TEXTS), ("holes", pa.binary())]
+)
+KINDS = {**dict.fromkeys(NUMBERS, "long"), **dict.fromkeys(_TEXTS, "string"), "holes": "binary"}
+LINES = ", ".join(f"`{name}` {kind}" for name, kind in KINDS.items())
 """Everything that comes together by incarnation, as Spark spells it. Each kind fills in what it has."""
 REPORT = "kind string, subject string, what string, file string, incarnation long, counts string"
 _REPORT = pa.schema(
@@ -103,6 +107,7 @@ def streams(node: Node, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Record
                     forked_from=batch["forked_from"],
                     snapshot_offset=batch["snapshot_offset"],
                     name=pc.binary_join_element_wise(batch["bucket"], batch["stream"], "/"),
+                    holes=batch["holes"],
                 )
 
 
@@ -339,6 +344,7 @@ class _Line(NamedTuple):
     file: str
     found: str
     what: str
+    holes: bytes | None
 
 
 def _part(line: _Line) -> Part:
@@ -353,11 +359,14 @@ class _Stream:
         self._counts = counts
         self._row: _Line | None = None
         self._need: int | None = None
+        self._gone: list[Holes] = []
         self._blobs: set[int] = set()
         self._last: _Line | None = None
         self._ownerless = 0
 
     def take(self, line: _Line) -> None:
+        if line.holes:
+            self._gone.append(Holes(line.holes))
         if line.kind == STREAM:
             self._row = line
         elif line.kind == NEED:
@@ -381,13 +390,13 @@ class _Stream:
         if line.name is not None and line.name != row.name:
             self._find("name", f"rows of it are named {line.name}", line)
         if last is not None:
-            self._joint(last, line)
+            self._joint(last, line, self._first(row))
             return
-        faults = extent_rules.beginning(part, self._first(row), row.cold_end, row.earliest, row.first_seq)
+        faults = extent_rules.beginning(part, self._first(row), row.cold_end, row.earliest, row.first_seq, self._gone)
         self._tell(faults, line)
 
-    def _joint(self, last: _Line, line: _Line) -> None:
-        self._tell(extent_rules.joint(_part(last), _part(line)), last, line)
+    def _joint(self, last: _Line, line: _Line, first: int) -> None:
+        self._tell(extent_rules.joint(_part(last), _part(line), self._gone, first), last, line)
         if None not in (line.ms, last.last_ms) and (line.ms, line.n) <= (last.last_ms, last.last_n):
             self._find("id", f"the id at {line.start} is not greater than the one before it", last, line)
 
@@ -399,9 +408,9 @@ class _Stream:
                 self._counts.find("extent", f"stream {self.incarnation}", what, last.file, self.incarnation)
             return
         end = self._first(row) if last is None else last.end
-        self._tell(extent_rules.ending(end, row.cold_end), *([last] if last else []))
+        self._tell(extent_rules.ending(end, row.cold_end, self._gone), *([last] if last else []))
         if last is not None and row.cold_end == row.tail == last.end:
-            self._tell(extent_rules.counted(_part(last), row.total), last)
+            self._tell(extent_rules.counted(_part(last), row.total, self._gone), last)
         # A fork shares the snapshot of its source, under its source's name.
         if row.snapshot_offset is not None and row.fork_at is None and row.snapshot_offset not in self._blobs:
             self._find("snapshot", f"its snapshot at {row.snapshot_offset} is missing from the store")

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headwater.lake.arrow_file import PyFile, open_parquet
-from headwater.lake.layout import SCHEMA
+from headwater.lake.layout import SCHEMA, widened
 from headwater.lake.names import data_group
 from headwater.lake.store import Data, LakeDamaged, ObjectStore, StoreError
 from headwater.spark.node import Node
@@ -73,6 +73,7 @@ class LakeFile:
         self.group_starts: NDArray[np.int64] = np.concatenate(([0], np.cumsum(counts, dtype=np.int64))).astype(np.int64)
         """The row of the file that each row group begins with, and after the last one their number."""
         found = self._file.schema_arrow
+        self._names = set(found.names)
         wrong = [
             field.name
             for field in SCHEMA
@@ -102,7 +103,8 @@ class LakeFile:
     def _piece(self, groups: list[int], columns: Sequence[str]) -> tuple[int, pa.Table]:
         def read() -> pa.Table:
             # One thread: Spark decides how many tasks run at once.
-            return self._file.read_row_groups(groups, columns=list(columns), use_threads=False)
+            held = [name for name in columns if name in self._names]
+            return widened(self._file.read_row_groups(groups, columns=held, use_threads=False), columns)
 
         return int(self.group_starts[groups[0]]), self._checked(read)
 
@@ -123,10 +125,15 @@ class LakeFile:
 # ---- live rows ---------------------------------------------------------------------------------------------------
 
 
-def extents_of(node: Node, files: Sequence[tuple[str, int]]) -> Iterator[tuple[str, pa.Table]]:
-    """The live extents of each file (path, number of rows), in order of row group and row; a few calls for all."""
+def extents_of(node: Node, files: Sequence[tuple[str, int]], shown: bool = False) -> Iterator[tuple[str, pa.Table]]:
+    """The live extents of each file (path, number of rows), in order of row group and row; a few calls for all.
+
+    With `shown` without those of deleted records, which only forks read.
+    """
     for group, some in _calls(files):
         found = pa.ipc.open_stream(node.lake_extents(group, some)).read_all()
+        if shown and "deleted" in found.column_names:
+            found = found.filter(pc.invert(found["deleted"]))
         runs = pc.run_end_encode(found["file"].combine_chunks()) if len(found) else None
         edges = [0, *(runs.run_ends.to_pylist() if runs is not None else ())]
         held = dict(zip(runs.values.to_pylist() if runs is not None else (), pairwise(edges), strict=True))

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from headwater.lake.layout import SCHEMA
 from headwater.lake.names import data_group
 from headwater.lake.store import ObjectMissing, StoreRefused
 from headwater.spark.lake_place import Place
@@ -40,6 +41,14 @@ def table_names(place: Place) -> dict[str, dict[str, tuple[str, str]]]:
             if low is not None and high is not None:
                 known[name] = (low, high)
     return found
+
+
+def is_wide(place: Place) -> bool:
+    """Whether some of its files may have the columns that were added (see `lake.layout`). Raises StoreError."""
+    from headwater.lake.delta_log import read_files
+
+    found = read_files(place.store())
+    return found is not None and len(found[0].schema().fields) > len(SCHEMA)
 
 
 def listed_table(place: Place) -> pa.Table:

@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
-from headwater.lake.layout import SCHEMA
+from headwater.lake.layout import WIDE
 from headwater.lake.store import StoreError
 from headwater.model.glob import MANY, ONE, parse
 from headwater.model.names import DEFAULT_BUCKET
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 _SPARK_TYPES = {"string": "string", "int64": "bigint", "int32": "int", "binary": "binary"}
-_STORED = ", ".join(f"`{field.name}` {_SPARK_TYPES[str(field.type)]}" for field in SCHEMA)
+_STORED = ", ".join(f"`{field.name}` {_SPARK_TYPES[str(field.type)]}" for field in WIDE)
 Span = tuple[int, Range]
 """A range of a group's log."""
 _S3A = "org.apache.hadoop.fs.s3a.S3AFileSystem"

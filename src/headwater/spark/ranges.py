@@ -40,6 +40,7 @@ class File(NamedTuple):
     size_bytes: int
     rows: int
     live_rows: int
+    """Rows that a read returns."""
     position_min: int
     position_max: int
     modified_ms: int
@@ -85,7 +86,7 @@ def file_of(facts: dict[str, Any]) -> File:
         facts["path"],
         facts["bytes"],
         facts["rows"],
-        facts["live_rows"],
+        facts["live_rows"] - facts.get("deleted_rows", 0),
         1 if low is None else low,
         FAR if high is None else high,
         facts["modified_ms"],

@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headwater.lake.layout import WIDE, widened
 from headwater.lake.store import ObjectMissing, ObjectStore
 from headwater.spark.lake_file import LakeFile, extents_of, live_mask, spans
 from headwater.spark.lake_place import Place, place_of
@@ -244,9 +245,10 @@ def listing_of(found: dict[str, Any], place: Place | None) -> Listing:
 
 def live_pieces(node: Node, files: list[File]) -> list[Piece] | None:
     """The files with which of their rows are live; None when some changed since they were listed."""
+    files = [file for file in files if file.live_rows]
     masked = [(file.path, file.rows) for file in files if file.live_rows < file.rows]
     live: dict[str, pa.Table] = {}
-    for path, extents in extents_of(node, masked):
+    for path, extents in extents_of(node, masked, shown=True):
         if not len(extents):
             return None
         live[path] = _joined(extents)
@@ -278,4 +280,5 @@ def feed(node: Node, group: int, after: int, until: int) -> _Answer | None:
             return None
         raise
     positions = (answer.headers[f"headwater-{name}position"] for name in ("", "lake-", "settled-"))
-    return _Answer(pa.ipc.open_stream(answer.body).read_all(), *(int(position) for position in positions))
+    rows = widened(pa.ipc.open_stream(answer.body).read_all(), WIDE.names)
+    return _Answer(rows, *(int(position) for position in positions))

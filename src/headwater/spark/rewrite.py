@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
-from headwater.lake.layout import SCHEMA
+from headwater.lake.layout import SCHEMA, WIDE
 from headwater.lake.names import epoch_token
 from headwater.lake.sorted_writer import write_sorted
 from headwater.lake.writer import LZ4, SORTED_BY, ZSTD
@@ -25,6 +25,7 @@ from headwater.spark.job_runs import JobRefused, Progress
 from headwater.spark.lake_file import LakeFile, extents_of, live_mask, spans
 from headwater.spark.lake_listing import File, Listing
 from headwater.spark.lake_place import Place
+from headwater.spark.lake_table import is_wide
 from headwater.spark.node import Node, NodeRefused
 
 if TYPE_CHECKING:
@@ -38,11 +39,7 @@ SWAP_FILES_MAX = 1_000
 FILE_ROWS_MAX = 1_500_000
 """Each row may be an extent of its own, and the node answers with at most two million extents for a file."""
 CONFLICTS_MAX = 5
-ROWS = ", ".join(
-    f"`{field.name}` { {'int64': 'long', 'int32': 'int', 'string': 'string', 'binary': 'binary'}[str(field.type)] }"
-    for field in SCHEMA
-)
-"""A lake row as Spark spells it."""
+_TYPES = {"int64": "long", "int32": "int", "string": "string", "binary": "binary"}
 _WRITTEN = "path string, bytes long, rows long"
 
 
@@ -68,12 +65,16 @@ def rewrite(
     place, group = listing.place, listing.group
     live_bytes, live_rows = sum(file.live_bytes for file in files), sum(file.live_rows for file in files)
     parts = max(1, round(live_bytes / target_bytes), -(-live_rows // FILE_ROWS_MAX))
-    rows = over_files(spark, files, partial(_read_live, node, place), ROWS)
+    # Looked at after the files were listed: one of them with more columns is in a table that has them.
+    wide = is_wide(place)
+    schema = WIDE if wide else SCHEMA
+    spelt = ", ".join(f"`{field.name}` {_TYPES[str(field.type)]}" for field in schema)
+    rows = over_files(spark, files, partial(_read_live, node, place, schema.names), spelt)
     # More than one part reads the files twice: Spark looks at all keys before it chooses where to cut.
     rows = rows.repartitionByRange(parts, *SORTED_BY)
     codec = LZ4 if place.is_local else ZSTD
     written = rows.sortWithinPartitions(*SORTED_BY).mapInArrow(
-        partial(_write, place, group, listing.epoch, codec), _WRITTEN
+        partial(_write, place, group, listing.epoch, codec, wide), _WRITTEN
     )
     with watching(spark, progress, "tasks"), told("rewriting"):
         added = [(row["path"], row["bytes"], row["rows"]) for row in written.collect()]
@@ -115,20 +116,20 @@ def summed(swaps: Sequence[Swapped]) -> dict[str, object]:
 # ---- on executors ------------------------------------------------------------------------------------------------
 
 
-def _read_live(node: Node, place: Place, files: list[File]) -> Iterator[pa.RecordBatch]:
+def _read_live(node: Node, place: Place, names: list[str], files: list[File]) -> Iterator[pa.RecordBatch]:
     store = place.store()
     for path, extents in extents_of(node, [(file.path, file.rows) for file in files]):
         file = LakeFile(store, path)
         starts, ends = spans(file, extents)
-        for at, rows in file.rows(SCHEMA.names):
+        for at, rows in file.rows(names):
             mask = live_mask(starts, ends, at, len(rows))
             yield from (rows if mask is None else rows.filter(pa.array(mask))).to_batches()
 
 
 def _write(
-    place: Place, group: int, epoch: int, codec: str, batches: Iterable[pa.RecordBatch]
+    place: Place, group: int, epoch: int, codec: str, wide: bool, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    written = write_sorted(batches, group, epoch_token(epoch, secrets.token_hex(8)), codec)
+    written = write_sorted(batches, group, epoch_token(epoch, secrets.token_hex(8)), codec, wide=wide)
     if written is None:
         return
     file = written.file

@@ -30,9 +30,10 @@ KINDS = {
     "payload": "binary",
     "tag": "string",
     "node": "string",
+    "meta": "string",
 }
 """Every column and its type in Spark, in order. All but the timestamp are the lake's own."""
-HEADERS = ("tag", "node")
+HEADERS = ("tag", "node", "meta")
 _STORED_AS = {"timestamp": "ts_ms"}
 BATCH_ROWS_MAX = 64 << 10
 

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from headwater.catalog.lake_files import LakeFiles
 from headwater.engine.swap import Swapper
-from headwater.lake.layout import SCHEMA
+from headwater.lake.layout import ADDED, WIDE, widened
 from headwater.lake.local import LocalStore
 from headwater.lake.sorted_writer import write_sorted
 from headwater.lake.writer import SORTED_BY
@@ -123,14 +123,15 @@ def rewriting(place: Path) -> Rewrite:
         for file, extents in live.items():
             opened = pq.ParquetFile(place / file)
             for extent in extents:
-                group = opened.read_row_group(extent.row_group).cast(SCHEMA)
+                group = widened(opened.read_row_group(extent.row_group), WIDE.names).cast(WIDE)
                 tables.append(group.slice(extent.row_start, extent.row_count))
         if not tables:
             return []
         rows = pa.concat_tables(tables).sort_by([(name, "ascending") for name in SORTED_BY])
+        wide = any(rows[field.name].null_count < len(rows) for field in ADDED)
         found = []
         for part in (rows.slice(0, len(rows) // 2), rows.slice(len(rows) // 2)):
-            written = write_sorted(part.to_batches(), 0, f"rewritten{next(numbers)}", rows_per_group=3)
+            written = write_sorted(part.to_batches(), 0, f"rewritten{next(numbers)}", rows_per_group=3, wide=wide)
             if written is not None:
                 LocalStore(place).put(written.file.path, written.data)
                 found.append(written.file.path)
@@ -163,7 +164,7 @@ class SwapWorld(World):
         files = sorted(name for name, used in self.catalog.alive().items() if used)
         chosen = [name for index, name in enumerate(files) if index == pick % len(files) or pick >> (index % 4) & 1]
         with closing(self._lake_files()) as lake_files:
-            live = {name: lake_files.extents_in(name) for name in chosen}
+            live = {name: lake_files.live_in(name) for name in chosen}
         return chosen, self._rewrite(live) if chosen else []
 
     async def swap(self, pick: int) -> None:

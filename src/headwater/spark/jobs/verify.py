@@ -149,12 +149,15 @@ def _look(spark: SparkSession, node: Node, look: Look, progress: Progress) -> _S
 
 
 def _needs(streams: DataFrame) -> DataFrame:
-    """What forks need of their sources, and of theirs in turn: a line for each, with the lowest offset."""
+    """What forks need of their sources, and of theirs in turn: a line for each, with the lowest offset, and what they
+    lack of it."""
     from pyspark.sql import functions as F
 
-    forks = streams.where("forked_from is not null").select("incarnation", "forked_from", "fork_at", "earliest")
+    forks = streams.where("forked_from is not null").select(
+        "incarnation", "forked_from", "fork_at", "earliest", "holes"
+    )
     found = forks.where("earliest < fork_at").select(
-        F.col("forked_from").alias("incarnation"), F.col("earliest").alias("start")
+        F.col("forked_from").alias("incarnation"), F.col("earliest").alias("start"), "holes"
     )
     above = forks.select(F.col("incarnation").alias("of"), "forked_from", "fork_at")
     step = found
@@ -162,22 +165,17 @@ def _needs(streams: DataFrame) -> DataFrame:
         step = (
             step.join(above, F.col("incarnation") == F.col("of"))
             .where("start < fork_at")
-            .select(F.col("forked_from").alias("incarnation"), "start")
-            .groupBy("incarnation")
+            .select(F.col("forked_from").alias("incarnation"), "start", "holes")
+            .groupBy("incarnation", "holes")
             .agg(F.min("start").alias("start"))
         )
         if step.isEmpty():
             break
         found = found.unionByName(step)
-    known = {"kind": F.lit(lake_checks.NEED).cast("long"), "incarnation": F.col("incarnation"), "start": F.col("start")}
-    return found.select(
-        *(
-            known.get(field.name, F.lit(None).cast("long" if field.name in lake_checks.NUMBERS else "string")).alias(
-                field.name
-            )
-            for field in lake_checks.LINE
-        )
-    )
+    known = {name: F.col(name) for name in ("incarnation", "start", "holes")}
+    known["kind"] = F.lit(lake_checks.NEED).cast("long")
+    kinds = lake_checks.KINDS.items()
+    return found.select(*(known.get(name, F.lit(None).cast(kind)).alias(name) for name, kind in kinds))
 
 
 def _compare(

@@ -44,7 +44,10 @@ def delete(node: TwoMembers, *numbers: int, size: int = 2) -> None:
 def fill(node: TwoMembers, count: int = 6, headers: Any = TEXT) -> None:
     assert node.request(0, "PUT", PATH, headers).status == 201
     if headers is JSON:
-        assert node.request(0, "POST", PATH, JSON, b"[" + b",".join(b"%d" % (10 + n) for n in range(count)) + b"]").status < 300
+        assert (
+            node.request(0, "POST", PATH, JSON, b"[" + b",".join(b"%d" % (10 + n) for n in range(count)) + b"]").status
+            < 300
+        )
     for number in range(count if headers is TEXT else 0):
         assert node.request(0, "POST", PATH, TEXT, b"%d;" % number).status < 300
 

@@ -8,7 +8,7 @@ flushes and checkpoints wait for none of it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from itertools import chain
@@ -26,9 +26,10 @@ from headwater.engine.loaded_stream import LoadedStream
 from headwater.engine.owned_group import OwnedGroup
 from headwater.errors import BadBody, BadQuery, Overloaded
 from headwater.model import json_mode, offsets
-from headwater.model.extents import Extent
+from headwater.model.deletions import Part
 from headwater.model.names import bucket_of, stream_of
 from headwater.model.row import StreamRow
+from headwater.ports import RowCounts
 
 THREADS = 2
 WAITING_MAX = 16
@@ -39,6 +40,8 @@ FILES_MAX = 1_000
 EXTENTS_MAX = 2_000_000
 """Of one answer: about 60 MB."""
 STREAMS_DEFAULT, STREAMS_MAX = 10_000, 100_000
+STREAMS_BYTES_MAX = 64 << 20
+"""Of the rows of one answer: a stream with many holes takes a megabyte or two."""
 LOSSES_DEFAULT, LOSSES_MAX = 1_000, 10_000
 LOSSES_SLICE = 5_000
 SID_MAX = (1 << 63) - 1
@@ -80,10 +83,10 @@ class Loss(msgspec.Struct, frozen=True):
 class Book(Protocol):
     """The catalog as it is read here (see `catalog.lake_files`)."""
 
-    def live_rows(self) -> dict[str, int]: ...
+    def row_counts(self) -> dict[str, RowCounts]: ...
     def extents_count(self, files: list[str]) -> int: ...
-    def extents_in(self, file: str) -> list[Extent]: ...
-    def streams_after(self, sid: int, count_max: int) -> list[StreamRow]: ...
+    def live_parts(self, file: str) -> Iterator[Part]: ...
+    def streams_after(self, sid: int, count_max: int, bytes_max: int) -> tuple[list[StreamRow], bool]: ...
     def losses(self, after: int, count_max: int) -> list[StreamRow]: ...
     def close(self) -> None: ...
 
@@ -138,7 +141,7 @@ class LakeCalls:
         from headwater.lake.listing import list_files
 
         with closing(_book(owned)) as book:
-            live = book.live_rows()
+            live = book.row_counts()
         group = owned.group
         try:
             files = list_files(self._table() if live else {}, live)
@@ -179,9 +182,8 @@ class LakeCalls:
             with closing(_book(owned)) as book:
                 count = book.extents_count(files)
                 if count > EXTENTS_MAX:
-                    why = f"these files have {count} extents, more than {EXTENTS_MAX} in one answer; name fewer"
-                    raise BadBody(why)
-                body = encode_extents(chain.from_iterable(_in_order(book, files)))
+                    raise _too_many(count)
+                body = encode_extents(_bounded(chain.from_iterable(_in_order(book, files))))
             return _arrow(exchange, body)
 
         exchange.reply(await self._thread(tell))
@@ -203,9 +205,9 @@ class LakeCalls:
             from headwater.lake.listing import encode_streams
 
             with closing(_book(owned)) as book:
-                rows = book.streams_after(after, limit)
-            more = [("Headwater-Next", str(rows[-1].sid))] if len(rows) == limit else []
-            return _arrow(exchange, encode_streams(rows), more)
+                rows, more = book.streams_after(after, limit, STREAMS_BYTES_MAX)
+            following = [("Headwater-Next", str(rows[-1].sid))] if more else []
+            return _arrow(exchange, encode_streams(rows), following)
 
         exchange.reply(await self._thread(tell))
 
@@ -315,9 +317,21 @@ async def _checkpoint(group: Group) -> None:
         raise Overloaded(f"the checkpoint failed ({error})") from error
 
 
-def _in_order(book: Book, files: list[str]) -> Iterator[list[Extent]]:
+def _in_order(book: Book, files: list[str]) -> Iterator[list[Part]]:
     for file in files:
-        yield sorted(book.extents_in(file), key=lambda extent: (extent.row_group, extent.row_start))
+        yield sorted(book.live_parts(file), key=lambda part: (part.extent.row_group, part.extent.row_start))
+
+
+def _bounded(parts: Iterable[Part]) -> Iterator[Part]:
+    """Deleted records may cut an extent into many."""
+    for count, part in enumerate(parts, 1):
+        if count > EXTENTS_MAX:
+            raise _too_many(count)
+        yield part
+
+
+def _too_many(count: int) -> BadBody:
+    return BadBody(f"these files have at least {count} extents, more than {EXTENTS_MAX} in one answer; name fewer")
 
 
 def _json(exchange: Exchange) -> Callable[[dict[str, Any]], bytes]:
