@@ -54,6 +54,8 @@ from headwater.doors.http.topics.door import TopicDoor
 from headwater.doors.http.topics.routers import PREFIX as ROUTERS_PREFIX
 from headwater.doors.http.topics.routers import RouterCalls
 from headwater.doors.http.topics.routes import PREFIX as TOPICS_PREFIX
+from headwater.doors.http.topics.sockets import MESSAGE_BYTES_MAX
+from headwater.doors.http.websocket import WebSockets
 from headwater.doors.http.wire import Budget
 from headwater.doors.s3p.names import first_owner
 from headwater.doors.s3p.server import S3pServer
@@ -80,6 +82,9 @@ from headwater.start_refused import CannotStart
 from headwater.subscriptions.manager import Manager
 from headwater.subscriptions.webhooks import WebhookClient
 from headwater.topics.access import TopicAccess
+from headwater.topics.admission import Admission
+from headwater.topics.delivery import Delivery
+from headwater.topics.priorities import Priorities
 from headwater.topics.routers import Routers
 
 log = structlog.get_logger("headwater")
@@ -102,6 +107,7 @@ class Node:
         self._subscriptions: Manager | None = None
         self._topic_access: TopicAccess | None = None
         self._routers: Routers | None = None
+        self._delivery: Delivery | None = None
         self._lake_calls: LakeCalls | None = None
         self._bulk_snapshots: BulkSnapshots | None = None
 
@@ -122,20 +128,28 @@ class Node:
         groups.recover(subscriptions)
         responder = Responder(settings.cors_origin, settings.memory)
         streams = DurableStreams(engine, settings, responder, engine.clock, rng)
+        soon = asyncio.get_running_loop().call_soon
+        self._delivery = delivery = Delivery(soon, engine.clock.call_later, engine.clock)
+        priorities, admission = Priorities(engine.clock), Admission(engine, delivery)
         routes = self._routes(engine, self._forwarder, streams, blobs, rng)
+        topics = TopicDoor(engine, settings, groups.in_cluster, routes.where, delivery, priorities)
+        topics.records.admit = admission.demand
+        routes.call(TOPICS_PREFIX, topics.routes.handle)
         self._pipeline_calls(routes, engine, store, lake)
         routes.call("/__headwater/erase", self._erasures(engine, rng, subscriptions).handle)
         routes.call(SUBSCRIPTIONS_PREFIX, Subscriptions(subscriptions, settings).handle)
-        self._topic_access = TopicAccess(engine, self._placing)
+        self._topic_access = TopicAccess(engine, self._placing, delivery, priorities)
         self._routers = Routers(engine, self._topic_access)
         self._routers.start()
         routes.call(ROUTERS_PREFIX, RouterCalls(self._routers, settings.stream_name_bytes_max).handle)
         bodies_bytes_max = settings.bodies_bytes_max // groups.workers_count
         bodies = Budget(max(bodies_bytes_max, settings.body_bytes_max, settings.snapshot_bytes_max))
+        sockets = topics.serve_sockets(WebSockets(settings, bodies, message_bytes_max=MESSAGE_BYTES_MAX))
         self._http = HttpServer(settings, routes, responder, bodies)
         metrics = self._pages(routes, engine, self._http)
         metrics.add(*readings.engine_gauges(engine), *readings.http_gauges(self._http, streams))
         metrics.add(*readings.subscription_gauges([subscriptions]), *readings.router_gauges(self._routers))
+        metrics.add(*readings.topic_gauges(topics, sockets), *readings.delivery_gauges(delivery, admission))
         if s3p is not None:
             members = None if groups.membership.alone else groups.membership
             self._s3p = S3pServer(settings, engine, members, self._placing)
@@ -179,8 +193,6 @@ class Node:
         self._bulk_snapshots = BulkSnapshots(engine, blobs, settings, rng)
         routes.call("/__headwater/snapshots", self._bulk_snapshots.handle)
         routes.call("/__headwater/tail", Tails(engine, settings, self._groups.membership).handle)
-        topics = TopicDoor(engine, settings, self._groups.in_cluster, routes.where)
-        routes.call(TOPICS_PREFIX, topics.routes.handle)
         return routes
 
     def _pipeline_calls(self, routes: Routes, engine: Engine, store: ObjectStore, lake: DeltaLake | None) -> None:
@@ -328,6 +340,8 @@ class Node:
             await self._subscriptions.stop()
         if self._routers is not None:
             await self._routers.stop()
+        if self._delivery is not None:
+            self._delivery.close()
         if self._lake_calls is not None:
             self._lake_calls.close()
         if self._store_probe is not None:

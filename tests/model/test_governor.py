@@ -39,7 +39,6 @@ def test_pressure_and_its_effects_stay_within_their_bounds(history: list[tuple[i
         governor.sample(now_ms, depth, latency_ms, busy)
         assert 0 <= governor.pressure <= 1
         assert 0 <= governor.coalesce_ms <= 20
-        assert 0.5 <= governor.commit_window_ms <= 10
 
 
 @given(samples, st.tuples(st.integers(0, 1_000), st.floats(0, 20), st.floats(0, 1)), st.integers(0, 2))
@@ -111,11 +110,6 @@ def test_a_very_long_wait_is_forgotten_as_fast_as_one_of_5_ms() -> None:
 @pytest.mark.parametrize(("pressure", "window_ms"), [(0.0, 0), (0.2, 0), (0.6, 10), (1.0, 20)])
 def test_above_0_2_the_coalescing_window_grows_to_20_ms(pressure: float, window_ms: float) -> None:
     assert under(pressure).coalesce_ms == pytest.approx(window_ms)
-
-
-@pytest.mark.parametrize(("pressure", "window_ms"), [(0.0, 0.5), (0.4, 0.5), (0.5, 5.25), (1.0, 10)])
-def test_above_0_4_the_commit_window_grows_with_the_pressure(pressure: float, window_ms: float) -> None:
-    assert under(pressure).commit_window_ms == pytest.approx(window_ms)
 
 
 def test_low_priorities_are_deferred_when_pressure_above_0_8_lasts() -> None:

@@ -89,7 +89,7 @@ class Group:
         self.soon = schedule
         """Has something called in the next turn of the event loop."""
         self._limits = limits
-        self._hot_bytes_max = hot_bytes_max
+        self.hot_bytes_max = hot_bytes_max
         self._answers = PendingAnswers(log)
         self._visibility = Visibility(log, self._answers)
         self.observers = self._visibility.observers
@@ -123,7 +123,7 @@ class Group:
                 source = self._source(command.fork.source, now_ms)
             event = decide(stream, command, now_ms, self.next_sid, self._limits, source)
             # What waits for the disk is in memory twice: as records, and as the bytes that will be written.
-            if self.loaded.hot_bytes + log.tail - log.written > self._hot_bytes_max and (
+            if self.loaded.hot_bytes + log.tail - log.written > self.hot_bytes_max and (
                 type(event) is Appended or type(event) is Created or type(event) is CreatedAndAppended
             ):
                 raise Overloaded("too much data waits in memory")
@@ -266,7 +266,7 @@ class Group:
     def _append_unlogged(self, stream: LoadedStream, event: Appended, waiter: Waiter) -> None:
         """Of an ephemeral stream: nothing is promised beyond the life of this process."""
         held = stream.timeline.held_bytes
-        if self.loaded.unlogged_bytes + event.end - event.start > self._hot_bytes_max // 2:
+        if self.loaded.unlogged_bytes + event.end - event.start > self.hot_bytes_max // 2:
             waiter.resolve(Overloaded("ephemeral streams take half of the memory for records; delete some of theirs"))
             return
         evolve(stream, event, self.log.tail)

@@ -51,6 +51,7 @@ TABLE: dict[type[Failure], Row] = {
     RouterConflict: Row(409, "topic_exists_incompatible", "ERR_STREAM_EXISTS", False, True),
     RouterCycle: Row(409, "router_cycle", "ERR_CONFLICT", False, True),
     TooManyRouters: Row(422, "too_many_routers", "ERR_LIMITS", False, True),
+    Throttled: Row(429, "throttled", "ERR_LIMITS", True, True),
     TooManyProducers: Row(429, "too_many_producers", "ERR_LIMITS", True, True),
     StreamSeqConflict: Row(409, "stream_seq_conflict", "ERR_CONFLICT", False, True),
     NonMonotonicId: Row(409, "non_monotonic_id", "ERR_NON_MONOTONIC_ID", False, True),

@@ -5,7 +5,7 @@ Owns their facts and messages. Never says what they mean at a door: the table do
 
 from __future__ import annotations
 
-from headwater.errors.base import Failure
+from headwater.errors.base import Facts, Failure
 
 __all__ = [
     "BELOW_TOPICS",
@@ -14,6 +14,7 @@ __all__ = [
     "RouterConflict",
     "RouterCycle",
     "RouterNotFound",
+    "Throttled",
     "TooManyHoles",
     "TooManyRouters",
     "TopicFull",
@@ -81,6 +82,25 @@ class QuorumNeedsCluster(Failure):
             "durability quorum needs a cluster, and this node is by itself; use fsync, which is the strongest class "
             "of one node, or serve with --cluster"
         )
+
+
+class Throttled(Failure):
+    """More is written than can be delivered and taken in."""
+
+    def __init__(self, retry_after_ms: int) -> None:
+        self.retry_after_ms = retry_after_ms
+
+    def message(self) -> str:
+        return (
+            "topics are delivered late and the log is behind, so writes are refused for a while; nothing was written: "
+            "retry, or set disable_backpressure"
+        )
+
+    def facts(self) -> Facts:
+        return {"retry_after_s": -(-self.retry_after_ms // 1000)}
+
+    def details(self) -> dict[str, object]:
+        return {"retry_after_ms": self.retry_after_ms}
 
 
 class RouterNotFound(Failure):

@@ -15,7 +15,6 @@ is not latency, nor is that of deferred topics, and deferred topics are not read
 
     pressure   effect
     > 0.2      topics are served after a coalescing window that grows from 0 to 20 ms
-    > 0.4      the commit window grows with the pressure, from 0.5 to 10 ms
     > 0.8      for 500 ms: low priorities are deferred, until it is below 0.6
     >= 0.95    an append is refused for a while when what takes it in is full as well
 
@@ -35,8 +34,6 @@ _SMOOTHED_MS = 300.0
 
 COALESCE_ABOVE = 0.2
 COALESCE_MS_MAX = 20.0
-COMMIT_ABOVE = 0.4
-COMMIT_MS_MIN, COMMIT_MS_MAX = 0.5, 10.0
 DEFER_ABOVE, DEFER_UNTIL_BELOW = 0.8, 0.6
 DEFER_AFTER_MS = 500
 REFUSE_FROM = 0.95
@@ -90,12 +87,6 @@ class Governor:
         """How long to wait for more before topics are served."""
         above = max(self.pressure - COALESCE_ABOVE, 0.0)
         return COALESCE_MS_MAX * above / (1 - COALESCE_ABOVE)
-
-    @property
-    def commit_window_ms(self) -> float:
-        """How long to wait for more before a group commits."""
-        part = self.pressure if self.pressure > COMMIT_ABOVE else 0.0
-        return COMMIT_MS_MIN + (COMMIT_MS_MAX - COMMIT_MS_MIN) * part
 
     def retry_after_ms(self, ingest_full: bool) -> int | None:
         """When an append may be tried again; None: it is not refused.

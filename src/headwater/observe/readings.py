@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from headwater.cluster.handover import Handover
     from headwater.doors.http.durable_streams import DurableStreams
     from headwater.doors.http.server import HttpServer
+    from headwater.doors.http.topics.door import TopicDoor
+    from headwater.doors.http.topics.sockets import TopicSockets
     from headwater.doors.s3p.server import S3pServer
     from headwater.engine.engine import Engine
     from headwater.engine.flush import Flusher
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from headwater.engine.owned_group import OwnedGroup
     from headwater.observe.cluster_readings import ClusterReadings
     from headwater.subscriptions.manager import Manager
+    from headwater.topics.admission import Admission
+    from headwater.topics.delivery import Delivery
     from headwater.topics.routers import Routers
 
 
@@ -144,6 +148,35 @@ def router_gauges(routers: Routers) -> list[Gauge]:
         Gauge("routers_stuck", "Routers that cannot forward just now.", lambda: routers.stuck_count),
         Gauge("router_records_copied", "Records forwarded since the start.", lambda: routers.copied_count, True),
         Gauge("router_records_lost", lost, lambda: routers.lost_count, True),
+    ]
+
+
+def topic_gauges(topics: TopicDoor, sockets: TopicSockets) -> list[Gauge]:
+    return [
+        Gauge("topic_tails_open", "Open SSE connections of topics.", lambda: topics.tails.open_count),
+        Gauge("topic_polls_open", "Waiting diffs of topics.", lambda: topics.diffs.polls_open),
+        Gauge("websockets_open", "Open WebSockets.", lambda: sockets.open_count),
+    ]
+
+
+def delivery_gauges(delivery: Delivery, admission: Admission) -> list[Gauge]:
+    now = delivery.figures
+    served, failed = "Times that a topic's growth was delivered.", "Deliveries that failed; others went on."
+    waited = "Seconds that topics waited for their turn, all together, since the start."
+    longest = "Longest time that a topic has waited for its turn since the start."
+    oldest = "How long the topic that waits longest has waited by now."
+    pressure = "From 0 to 1: how far deliveries are behind what they should be."
+    refused = "Writes to topics that were refused because of pressure."
+    return [
+        Gauge("deliveries", served, lambda: now().served_count, True),
+        Gauge("deliveries_failed", failed, lambda: now().failed_count, True),
+        Gauge("delivery_wait_seconds", waited, lambda: now().wait_ms_sum / 1000, True),
+        Gauge("delivery_wait_longest_seconds", longest, lambda: now().wait_ms_max / 1000, merge=max),
+        Gauge("delivery_wait_oldest_seconds", oldest, lambda: now().oldest_wait_ms / 1000, merge=max),
+        Gauge("delivery_topics_ready", "Topics that wait for their turn.", lambda: now().depth),
+        Gauge("delivery_topics_deferred", "Of them, those that pressure holds back.", lambda: now().deferred_count),
+        Gauge("delivery_pressure", pressure, lambda: now().pressure, merge=max),
+        Gauge("topic_writes_throttled", refused, lambda: admission.refused_count, True),
     ]
 
 

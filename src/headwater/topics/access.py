@@ -24,7 +24,8 @@ from headwater.engine.fork_placement import ForkPlacement
 from headwater.engine.group import Group
 from headwater.engine.loaded_stream import LoadedStream
 from headwater.engine.outcome_future import OutcomeFuture
-from headwater.engine.record_reads import TopicRecord, shown_count
+from headwater.engine.read_plan import shown_count
+from headwater.engine.record_reads import TopicRecord
 from headwater.errors import (
     Failure,
     MemberUnavailable,
@@ -36,6 +37,8 @@ from headwater.errors import (
 )
 from headwater.model.commands import Append, Create
 from headwater.model.labels import Labels
+from headwater.topics.delivery import Delivery
+from headwater.topics.priorities import Priorities
 
 WAIT_MS = 25_000
 """For how long a question to another process waits there for records."""
@@ -102,25 +105,51 @@ _decode_write = msgspec.msgpack.Decoder(Write).decode
 
 
 class _Waiting:
-    """A `Follower` that resolves a future."""
+    """A `Follower` that resolves a future, when it is its topic's turn."""
 
-    def __init__(self) -> None:
+    def __init__(self, delivery: Delivery | None, priorities: Priorities | None) -> None:
+        self._delivery = delivery
+        self._priorities = priorities
         self.woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def wake(self, stream: LoadedStream | None) -> None:
+    def wake(self, stream: LoadedStream) -> None:
+        if self._delivery is None or self._priorities is None:
+            self.end()
+        elif not self.woken.done():
+            self._delivery.mark(self, self._priorities.of(stream), self.end, lower=True)
+
+    def gone(self, stream: LoadedStream) -> None:
+        self.end()
+
+    left = gone
+
+    def end(self) -> None:
         if not self.woken.done():
             self.woken.set_result(None)
 
-    gone = left = wake
+    def forget(self) -> None:
+        if self._delivery is not None:
+            self._delivery.discard(self)
 
 
 class TopicAccess:
     """An `Observer` of this process's groups from when a missing topic is waited for."""
 
-    def __init__(self, engine: Engine, placing: ForkPlacement | None = None) -> None:
-        """`placing` knows where names are being placed; None with one group."""
+    def __init__(
+        self,
+        engine: Engine,
+        placing: ForkPlacement | None = None,
+        delivery: Delivery | None = None,
+        priorities: Priorities | None = None,
+    ) -> None:
+        """`placing` knows where names are being placed; None with one group.
+
+        Whoever waits for a topic is woken by `delivery` in the order of `priorities`; None: at once.
+        """
         self._engine = engine
         self._placing = placing
+        self._delivery = delivery
+        self._priorities = priorities
         self._waiting: set[_Waiting] = set()
         self._missing: dict[str, set[_Waiting]] = {}
         """By key: who waits for that topic to be made and written to."""
@@ -135,7 +164,7 @@ class TopicAccess:
         """Nobody waits for records here any more: whoever does is refused, so that the doors can close."""
         self._closed = True
         for waiting in self._waiting:
-            waiting.wake(None)
+            waiting.end()
 
     # ---- what is asked of topics --------------------------------------------------------------------------------
 
@@ -255,7 +284,7 @@ class TopicAccess:
 
     async def _wait(self, ask: Ask, stream: LoadedStream | None) -> bool:
         """Waits until the topic may have changed; True when it is time to answer whatever there is."""
-        waiting = _Waiting()
+        waiting = _Waiting(self._delivery, self._priorities)
         wait_ms = ask.wait_ms
         if stream is None:
             wait_ms = MISSING_MS if wait_ms is None else min(wait_ms, MISSING_MS)
@@ -271,6 +300,7 @@ class TopicAccess:
             return True
         finally:
             self._waiting.discard(waiting)
+            waiting.forget()
             if stream is not None:
                 self._engine.unfollow(stream, waiting)
             else:
@@ -340,7 +370,7 @@ class TopicAccess:
         """Another process may serve what is waited for."""
         for waitings in self._missing.values():
             for waiting in waitings:
-                waiting.wake(None)
+                waiting.end()
 
 
 def _visible(group: Group, key: str) -> LoadedStream | None:

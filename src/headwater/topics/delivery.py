@@ -127,12 +127,6 @@ class Delivery:
         self._rest_if_idle(self._now_s())
         return self._governor.pressure
 
-    @property
-    def commit_window_ms(self) -> float:
-        """See `Governor.commit_window_ms`."""
-        self._rest_if_idle(self._now_s())
-        return self._governor.commit_window_ms
-
     def retry_after_ms(self, ingest_full: bool) -> int | None:
         """See `Governor.retry_after_ms`."""
         self._rest_if_idle(self._now_s())

@@ -74,7 +74,7 @@ def topic_error(failure: Failure) -> dict[str, object]:
     detail: dict[str, object] = {"retryable": meaning.retryable, **failure.details()}
     for name, value in failure.facts().items():
         if name == "retry_after_s":
-            detail["retry_after_ms"] = int(value) * 1000
+            detail.setdefault("retry_after_ms", int(value) * 1000)
         else:
             detail[TOLD[name].field] = TOLD[name].show(value)
     return {"code": BELOW_TOPICS.get(meaning.code, meaning.code), "message": failure.message(), "detail": detail}

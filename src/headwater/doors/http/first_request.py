@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from headwater.doors.http import headers as parse
-from headwater.doors.http.topics.paths import BELOW, topic_path
+from headwater.doors.http.topics.paths import BELOW, WEBSOCKET, topic_path
 from headwater.engine.buckets import DIRECTORY
 from headwater.engine.engine import Engine
 from headwater.errors import BadName
@@ -38,7 +38,8 @@ def group_of_first(first: bytes, engine: Engine, name_bytes_max: int) -> int | N
         if path.startswith(FLAT):
             return engine.place(names.flat_key(parse.path_text(path[len(FLAT) :]), name_bytes_max))
         if path.startswith(BELOW):
-            return engine.place(topic_path(path[len(BELOW) :], name_bytes_max).key)
+            topic = topic_path(path[len(BELOW) :], name_bytes_max)
+            return None if topic.verb == WEBSOCKET else engine.place(topic.key)
         if path.startswith((b"/__", b"/v0/")) or path in PAGES:
             return None
         parts = [parse.path_text(part) for part in path.removeprefix(b"/ds").split(b"/")]

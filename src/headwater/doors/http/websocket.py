@@ -71,9 +71,13 @@ class WebSockets:
         bodies: Budget,
         queue_messages_max: int = QUEUE_MESSAGES_MAX,
         allows_origin: Callable[[Headers], bool] | None = None,
+        message_bytes_max: int | None = None,
     ) -> None:
-        """`allows_origin` judges a handshake by its headers; None: the setting `cors_origin` does."""
-        self.message_bytes_max = settings.body_bytes_max
+        """`allows_origin` judges a handshake by its headers; None: the setting `cors_origin` does.
+
+        `message_bytes_max` bounds a client's message where that is less than the setting `body_bytes_max`.
+        """
+        self.message_bytes_max = min(settings.body_bytes_max, message_bytes_max or settings.body_bytes_max)
         self.message_timeout_s = settings.body_timeout_ms / 1000
         self.keepalive_s = settings.sse_keepalive_ms / 1000
         self.bodies = bodies
@@ -186,18 +190,24 @@ class WebSocket:
 
         False when it was not taken: the queue is full, and `Handler.writable` comes later; or the WebSocket is closed.
         """
-        if self._is_closing or self._is_over:
+        if not self.has_room():
             return False
         connection = self._connection
-        waits = connection.paused or bool(self._queue)
-        if waits and len(self._queue) >= self._shared.queue_messages_max:
-            self._has_refused = True
-            return False
         frame = Frame(Opcode.TEXT, text.encode() if isinstance(text, str) else text).serialize(mask=False)
-        if waits:
+        if connection.paused or self._queue:
             self._queue.append(frame)
         else:
             connection.write(frame)
+        return True
+
+    def has_room(self) -> bool:
+        """Whether `send` would take a message now. When not, `Handler.writable` comes later: what is large need not be
+        put together before."""
+        if self._is_closing or self._is_over:
+            return False
+        if (self._connection.paused or self._queue) and len(self._queue) >= self._shared.queue_messages_max:
+            self._has_refused = True
+            return False
         return True
 
     def close(self, code: int = CloseCode.NORMAL_CLOSURE, reason: str = "") -> None:

@@ -7,17 +7,32 @@ from typing import Any
 
 import pytest
 
-from headwater.doors.http.topics.watchers import AtOnce, Watchers
+from headwater.doors.http.topics.watchers import TURN_WATCHERS, Watchers
 from headwater.errors import NotServedHere
 from headwater.model.topics import TopicConfig
+from headwater.ports import SystemClock
+from headwater.topics.priorities import CONSUMED_MAX, Priorities
 
 
 class Stream:
     """As much of a stream as is looked at."""
 
-    def __init__(self, sid: int, priority: int | None = None) -> None:
+    def __init__(self, sid: int, priority: int | None = None, auto_priority: bool = False) -> None:
         self.sid = sid
-        self.topic = None if priority is None else TopicConfig(priority=priority)
+        self.topic = None if priority is None else TopicConfig(priority=priority, auto_priority=auto_priority)
+
+
+class Clock(SystemClock):
+    """Moved by the test."""
+
+    def __init__(self) -> None:
+        self.s = 1_000.0
+
+    def monotonic_s(self) -> float:
+        return self.s
+
+    def advance(self, ms: int) -> None:
+        self.s += ms / 1000
 
 
 class Followers:
@@ -26,6 +41,7 @@ class Followers:
     def __init__(self) -> None:
         self.of: dict[Any, set[Any]] = {}
         self.away = False
+        self.clock = Clock()
 
     def follow(self, stream: Any, follower: Any) -> None:
         if self.away:
@@ -34,6 +50,15 @@ class Followers:
 
     def unfollow(self, stream: Any, follower: Any) -> None:
         self.of[stream].discard(follower)
+
+
+class AtOnce:
+    """Deliveries without an order."""
+
+    def mark(self, id: Hashable, priority: int, deliver: Callable[[], object]) -> None:
+        deliver()
+
+    def discard(self, id: Hashable) -> None: ...
 
 
 class Later:
@@ -70,7 +95,7 @@ class Heard:
 
 def made(deliveries: Any) -> tuple[Followers, Any]:
     engine: Any = Followers()
-    return engine, Watchers(engine, deliveries)
+    return engine, Watchers(engine, deliveries, Priorities(engine.clock))
 
 
 def wake(engine: Followers, stream: Any) -> None:
@@ -147,3 +172,91 @@ def test_a_topic_that_is_not_served_here_is_not_waited_for() -> None:
     watchers.watch(stream, heard)
     wake(engine, stream)
     assert heard.words == [("grown", 1)]
+
+
+def test_many_who_wait_are_told_in_several_turns_and_those_told_early_hear_of_later_growth() -> None:
+    later = Later()
+    engine, watchers = made(later)
+    stream, many = Stream(1), [Heard() for _ in range(TURN_WATCHERS + 1)]
+    for heard in many:
+        watchers.watch(stream, heard)
+    wake(engine, stream)
+    later.run()
+    assert [len(heard.words) for heard in many] == [1] * TURN_WATCHERS + [0]
+    wake(engine, stream)
+    later.run()  # the rest of those of the first growth
+    assert [len(heard.words) for heard in many] == [1] * (TURN_WATCHERS + 1)
+    later.run()
+    later.run()
+    assert [len(heard.words) for heard in many] == [2] * (TURN_WATCHERS + 1)
+    assert not later.marked
+
+
+def test_who_has_left_before_its_turn_is_not_told_and_a_topic_that_all_have_left_is_not_marked() -> None:
+    later = Later()
+    engine, watchers = made(later)
+    stream = Stream(1)
+
+    class Leaving(Heard):
+        def grown(self, stream: Any) -> None:
+            super().grown(stream)
+            for one in many:
+                watchers.unwatch(stream, one)
+
+    many = [Leaving() for _ in range(TURN_WATCHERS + 1)]
+    for heard in many:
+        watchers.watch(stream, heard)
+    wake(engine, stream)
+    later.run()
+    assert [len(heard.words) for heard in many] == [1] + [0] * TURN_WATCHERS
+    assert not later.marked and not engine.of[stream]
+
+
+def test_how_long_a_topic_has_waited_for_its_turn_is_known_while_it_is_told() -> None:
+    later = Later()
+    engine, watchers = made(later)
+    stream, waits = Stream(1), list[float]()
+
+    class Waiting(Heard):
+        def grown(self, stream: Any) -> None:
+            waits.append(watchers.waited_s)
+
+    watchers.watch(stream, Waiting())
+    wake(engine, stream)
+    engine.clock.advance(20)
+    wake(engine, stream)
+    engine.clock.advance(30)
+    later.run()
+    wake(engine, stream)
+    later.run()
+    assert waits == pytest.approx([0.05, 0])
+
+
+def test_a_topic_that_was_read_lately_is_delivered_with_a_bonus_if_it_wants_that() -> None:
+    later = Later()
+    engine, watchers = made(later)
+    eager, plain, heard = Stream(1, 100, auto_priority=True), Stream(2, 100), Heard()
+    for stream in (eager, plain):
+        watchers.watch(stream, heard)
+        watchers.priorities.consumed(stream)
+
+    def priorities() -> list[int]:
+        wake(engine, eager)
+        wake(engine, plain)
+        return [priority for priority, _ in later.marked.values()]
+
+    assert priorities() == [350, 100]
+    engine.clock.advance(35_000)
+    assert priorities() == [225, 100]
+    engine.clock.advance(25_000)
+    assert priorities() == [100, 100]
+
+
+def test_the_topics_that_were_read_least_lately_are_forgotten() -> None:
+    found = Priorities(Clock())
+    streams: list[Any] = [Stream(sid, 0, auto_priority=True) for sid in range(CONSUMED_MAX + 1)]
+    for stream in streams[:-1]:
+        found.consumed(stream)
+    found.consumed(streams[0])
+    found.consumed(streams[-1])
+    assert [found.of(streams[index]) for index in (0, 1, 2, -1)] == [250, 0, 250, 250]

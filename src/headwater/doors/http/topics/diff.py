@@ -173,6 +173,7 @@ class Diffs:
         read(self.engine, stream, asked, exchange.told(told))
 
     def answer(self, exchange: Exchange, stream: LoadedStream, diff: Diff, timing: Timing) -> None:
+        self.watchers.priorities.consumed(stream)
         if diff.records:
             self.engine.count_read(stream.key, diff.size)
         fields = b'],"next_seq":%d,"head_seq":%d,"earliest_seq":%d,"evict_floor":%d,"epoch":%d,"up_to_date":%b' % (
@@ -215,6 +216,7 @@ class _Poll:
     def grown(self, stream: LoadedStream) -> None:
         if not self._reading and not self._over:
             self._reading = True
+            self._timing.throttle_wait_s = self._owner.watchers.waited_s
             try:
                 read(self._owner.engine, stream, self._asked, self._got)
             except Failure as failure:
@@ -271,6 +273,7 @@ class _Poll:
     def stop(self) -> None:
         """The time is over, or nobody waits for later records: what is there is the answer."""
         self._last = True
+        self._owner.watchers.waited_s = 0.0
         self.grown(self._stream)
 
     def lost(self) -> None:

@@ -78,6 +78,9 @@ class Following:
     def __len__(self) -> int:
         return len(self._topics)
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._topics
+
     def add(self, name: str, stream: LoadedStream, from_seq: int | None) -> int:
         """Follows a topic of this process from a cursor on, or from now; returns the cursor.
 
@@ -176,6 +179,7 @@ class Following:
         topic.begun = True
         topic.cursor = found.next_seq
         if found.records:
+            self._watchers.priorities.consumed(topic.stream)
             topic.sent_bytes += found.size
             self._outlet.records(topic.name, joined, found.next_seq)
         if not found.up_to_date or found.next_seq < shown_count(topic.stream):

@@ -2,16 +2,19 @@
 
 Owns the question, on both sides. Never asks again before the client has taken what was answered.
 
-    topics_diff([(group, key, from_seq, epoch), ...], limit, nodes, wait_ms) -> [(index, difference or None), ...]
+    topics_diff(connection, [(group, key, from_seq, epoch), ...], limit, nodes, wait_ms)
+        -> [(index, difference or None), ...]
 
 None stands for a topic that is gone.
 
-One question of a client's connection is under way to each process, about all topics that are followed there.
+One question of a client's connection is under way to each process, about all topics that are followed there. When more
+are followed it is asked again, and the question before is answered at once, by nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
+from itertools import count
 from typing import Any, NamedTuple
 
 from headwater.doors.http.topics import diff as diffs
@@ -39,6 +42,8 @@ class Asked(NamedTuple):
 
 
 Answers = list[tuple[int, Diff | None]]
+_numbers = count(1)
+"""Of connections that ask, in this process."""
 
 
 class Answering:
@@ -47,13 +52,22 @@ class Answering:
     def __init__(self, engine: Engine, watchers: Watchers) -> None:
         self._engine = engine
         self._watchers = watchers
+        self._waiting: dict[str, _Waiting] = {}
+        """By the connection that asks: its newest question."""
         engine.questions.register(QUESTION, self._answer)
 
-    async def _answer(self, asked: list[tuple[int, str, int, int]], limit: int, nodes: list[str], wait_ms: int) -> Any:
+    async def _answer(
+        self, connection: str, asked: list[tuple[int, str, int, int]], limit: int, nodes: list[str], wait_ms: int
+    ) -> Any:
         """With `wait_ms` 0 every topic is answered for, and none of them with records: that is how one begins."""
         topics = [Asked(*one) for one in asked]
         wanted = Filter(limit, frozenset(nodes))
-        waiting = _Waiting()
+        if not wait_ms:
+            return await self._found(topics, wanted, begin=True)
+        before, waiting = self._waiting.get(connection), _Waiting()
+        if before is not None:
+            before.end()
+        self._waiting[connection] = waiting
         followed: list[LoadedStream] = []
         try:
             for one in topics:
@@ -64,15 +78,17 @@ class Answering:
             deadline_s = asyncio.get_running_loop().time() + wait_ms / 1000
             while True:
                 waiting.event.clear()
-                found = await self._found(topics, wanted, begin=not wait_ms)
+                found = [] if waiting.ended else await self._found(topics, wanted, begin=False)
                 left_s = deadline_s - asyncio.get_running_loop().time()
-                if found or left_s <= 0:
+                if found or left_s <= 0 or waiting.ended:
                     return found
                 try:
                     await asyncio.wait_for(waiting.event.wait(), left_s)
                 except TimeoutError:
                     return []
         finally:
+            if self._waiting.get(connection) is waiting:
+                del self._waiting[connection]
             for stream in followed:
                 self._watchers.unwatch(stream, waiting)
 
@@ -90,6 +106,7 @@ class Answering:
                 continue
             diff = await _read(self._engine, stream, Wanted(from_seq, wanted.limit, BATCH_BYTES_MAX, wanted.nodes))
             if diff.says_something or diff.next_seq != from_seq:
+                self._watchers.priorities.consumed(stream)
                 found.append((index, diff))
                 size += diff.size
                 if size >= ANSWER_BYTES_MAX:
@@ -118,6 +135,12 @@ class _Waiting:
 
     def __init__(self) -> None:
         self.event = asyncio.Event()
+        self.ended = False
+        """Its connection has asked another question."""
+
+    def end(self) -> None:
+        self.ended = True
+        self.event.set()
 
     def grown(self, stream: LoadedStream) -> None:
         self.event.set()
@@ -129,15 +152,31 @@ class _Waiting:
         self.event.set()
 
 
+class Place(NamedTuple):
+    """Where a topic is followed from."""
+
+    cursor: int
+    epoch: int
+
+
+async def places(engine: Engine, member: int, asked: list[tuple[int, str, int | None]]) -> list[Place | None]:
+    """Of topics of another process, (group, key, cursor, or None: from now on) each, in their order; None: it is gone.
+
+    Raises what asking raises.
+    """
+    topics = [(group, key, NOW if cursor is None else cursor, NOW) for group, key, cursor in asked]
+    answers: Answers = await engine.questions.ask(member, QUESTION, "", topics, 1, [], 0, into=Answers)
+    return [None if diff is None else Place(diff.next_seq, diff.epoch) for _, diff in answers]
+
+
 class _Followed:
     __slots__ = ("begun", "cursor", "epoch", "group", "key", "name")
 
-    def __init__(self, name: str, group: int, key: str, cursor: int) -> None:
+    def __init__(self, name: str, group: int, key: str, place: Place) -> None:
         self.name = name
         self.group = group
         self.key = key
-        self.cursor = cursor
-        self.epoch = NOW
+        self.cursor, self.epoch = place
         self.begun = False
 
 
@@ -149,6 +188,7 @@ class Others:
         self._member = member
         self._outlet = outlet
         self._wanted = wanted
+        self._connection = f"{engine.questions.me}:{next(_numbers)}"
         self._topics: dict[str, _Followed] = {}
         self._room = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -156,19 +196,21 @@ class Others:
     def __len__(self) -> int:
         return len(self._topics)
 
-    def add(self, name: str, group: int, key: str, from_seq: int | None) -> None:
-        self._topics[name] = _Followed(name, group, key, NOW if from_seq is None else from_seq)
+    def __contains__(self, name: str) -> bool:
+        return name in self._topics
 
-    async def begin(self) -> dict[str, int]:
-        """Where each topic is followed from. Raises StreamNotFound, and what asking raises."""
-        for topic, diff in await self._ask(0):
-            if diff is None:
-                raise StreamNotFound
-            topic.cursor, topic.epoch = diff.next_seq, diff.epoch
-        return {topic.name: topic.cursor for topic in self._topics.values()}
+    def add(self, name: str, group: int, key: str, place: Place) -> None:
+        """`start` sends what comes of it."""
+        self._topics[name] = _Followed(name, group, key, place)
+
+    def remove(self, name: str) -> None:
+        """What is being answered about it is not sent any more."""
+        if self._topics.pop(name, None) is not None and not self._topics:
+            self.close()
 
     def start(self) -> None:
-        """Sends what comes from now on, until `close`."""
+        """Sends what comes from now on, until `close`. To be called again when topics were added."""
+        self.close()
         self._task = asyncio.get_running_loop().create_task(self._follow())
 
     def pump(self) -> None:
@@ -178,19 +220,19 @@ class Others:
     def close(self) -> None:
         if self._task is not None:
             self._task.cancel()
+            self._task = None
 
-    async def _ask(self, wait_ms: int) -> list[tuple[_Followed, Diff | None]]:
+    async def _ask(self) -> list[tuple[_Followed, Diff | None]]:
         topics = list(self._topics.values())
         asked = [(topic.group, topic.key, topic.cursor, topic.epoch) for topic in topics]
-        nodes = sorted(self._wanted.nodes)
-        questions, limit = self._engine.questions, self._wanted.limit
-        answers: Answers = await questions.ask(self._member, QUESTION, asked, limit, nodes, wait_ms, into=Answers)
+        arguments = self._connection, asked, self._wanted.limit, sorted(self._wanted.nodes), WAIT_MS
+        answers: Answers = await self._engine.questions.ask(self._member, QUESTION, *arguments, into=Answers)
         return [(topics[index], diff) for index, diff in answers]
 
     async def _follow(self) -> None:
         try:
             while self._topics:
-                for topic, diff in await self._ask(WAIT_MS):
+                for topic, diff in await self._ask():
                     await self._until_room()
                     self._send(topic, diff)
         except Failure:
@@ -204,6 +246,8 @@ class Others:
             await self._room.wait()
 
     def _send(self, topic: _Followed, diff: Diff | None) -> None:
+        if self._topics.get(topic.name) is not topic:
+            return  # the client has stopped following it
         # The next question begins with the others: one that always has something leaves them their turn.
         del self._topics[topic.name]
         if diff is None:

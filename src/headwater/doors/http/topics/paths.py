@@ -31,6 +31,10 @@ VERBS = frozenset(
 )
 
 
+WEBSOCKET = "ws"
+"""The verb that is served where the connection arrived: it may be about any number of topics."""
+
+
 class TopicPath(NamedTuple):
     key: str
     verb: str

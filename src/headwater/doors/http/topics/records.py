@@ -27,6 +27,7 @@ from headwater.doors.http.topics.answers import Timing, reply
 from headwater.doors.http.topics.config import NUMBER_MAX, decoded
 from headwater.doors.http.topics.routes import TopicRoutes
 from headwater.engine.engine import Engine
+from headwater.engine.group import Group
 from headwater.engine.loaded_stream import LoadedStream
 from headwater.engine.pending_answers import Outcome
 from headwater.engine.read_plan import shown_count
@@ -80,6 +81,10 @@ _decode_text = msgspec.json.Decoder(str).decode
 
 Jobs = Callable[[Exchange, LoadedStream, Append, Timing], None]
 """Takes a write to a topic that is a queue, in the place of the engine."""
+Told = Callable[[bytes | Failure], None]
+"""Takes the fields of a write's answer."""
+TakeJobs = Callable[[LoadedStream, Append, Told], None]
+"""The same where there is no request."""
 
 
 class Writes:
@@ -174,6 +179,8 @@ class Records:
         self._writes = writes
         self.jobs: Jobs | None = None
         """Who takes writes to queues."""
+        self.take_jobs: TakeJobs | None = None
+        """Who takes those that are no requests."""
         self.admit: Callable[[LoadedStream], None] = lambda stream: None
         """Raises the failure that a write is refused with under pressure."""
 
@@ -205,11 +212,7 @@ class Records:
                 self._submit(exchange, self._writes.topic(key), write, timing)
 
     def _submit(self, exchange: Exchange, stream: LoadedStream, write: Write, timing: Timing) -> None:
-        command = self._writes.command(stream, write)
-        if not write.disable_backpressure:
-            self.admit(stream)
-        if stream.topic is not None and stream.topic.reject_when_full:
-            self._engine.apply_retention(stream)  # what is too old takes no room
+        command = self._admitted(stream, write)
         timing.waits_for_log = stream.durability <= Durability.DISK
         if self.jobs is not None and stream.topic is not None and stream.topic.queue is not None:
             self.jobs(exchange, stream, command, timing)
@@ -218,10 +221,47 @@ class Records:
         timing.judged()
         self._engine.submit(stream.key, command, exchange)
 
+    def _admitted(self, stream: LoadedStream, write: Write) -> Append:
+        """Raises BadBody, TooManyRecords, and what `admit` raises."""
+        command = self._writes.command(stream, write)
+        if not write.disable_backpressure:
+            self.admit(stream)
+        if stream.topic is not None and stream.topic.reject_when_full:
+            self._engine.apply_retention(stream)  # what is too old takes no room
+        return command
+
+    def write(self, group: Group, key: str, body: bytes, told: Told) -> None:
+        """A write to a topic of a group of this process that is no request, with the body that one would have.
+
+        Raises Failure when it is refused at once; `told` is not called then.
+        """
+        write = self._writes.decode(body)
+        stream = group.loaded.find(key)
+        if stream is None:
+            raise StreamNotFound
+        command = self._admitted(stream, write)
+        if self.take_jobs is not None and stream.topic is not None and stream.topic.queue is not None:
+            self.take_jobs(stream, command, told)
+        else:
+            group.submit(key, command, _Telling(stream, told))
+
     def _written(self, stream: LoadedStream, timing: Timing, exchange: Exchange, outcome: Outcome) -> None:
         if isinstance(outcome, Failure):
             raise outcome
         reply(exchange, 200, written(stream, outcome), timing)
+
+
+class _Telling:
+    """A Waiter for a write that is no request."""
+
+    __slots__ = ("_stream", "_told")
+
+    def __init__(self, stream: LoadedStream, told: Told) -> None:
+        self._stream = stream
+        self._told = told
+
+    def resolve(self, outcome: Outcome) -> None:
+        self._told(outcome if isinstance(outcome, Failure) else written(self._stream, outcome))
 
 
 def written(stream: LoadedStream, outcome: Outcome) -> bytes:

@@ -18,6 +18,8 @@ from headwater.doors.http.exchange import Exchange
 from headwater.doors.http.topics.answers import Timing
 from headwater.doors.http.topics.paths import TopicPath, topic_path
 from headwater.engine.engine import Engine
+from headwater.engine.loaded_stream import LoadedStream
+from headwater.engine.outcome_future import OutcomeFuture
 from headwater.errors import MethodNotAllowed, NoSuchRoute
 
 PREFIX = "/v0/"
@@ -37,12 +39,18 @@ class TopicRoutes:
         self._name_bytes_max = name_bytes_max
         self._where = where
         self._verbs: dict[str, dict[bytes, Of]] = {}
+        self._anywhere: set[str] = set()
         self._pages: dict[bytes, dict[bytes, Page]] = {}
         self._paths: dict[bytes, TopicPath] = {}
 
-    def verb(self, name: str, method: str, of: Of) -> None:
-        """Serves /v0/topics/{topic}/{name}; the empty name is the topic itself."""
+    def verb(self, name: str, method: str, of: Of, anywhere: bool = False) -> None:
+        """Serves /v0/topics/{topic}/{name}; the empty name is the topic itself.
+
+        `anywhere`: it is served in the process that the request came to, wherever the topic lives.
+        """
         self._verbs.setdefault(name, {})[method.encode()] = of
+        if anywhere:
+            self._anywhere.add(name)
 
     def page(self, name: str, method: str, page: Page) -> None:
         """Serves /v0/{name}, and everything below it."""
@@ -55,7 +63,10 @@ class TopicRoutes:
         if name == b"topics" and slash:
             path = self._paths.get(below) or self._parsed(below)
             of = _served(self._verbs.get(path.verb), exchange)
-            self._where(exchange, path.key, partial(of, exchange, path.key, query, timing))
+            if path.verb in self._anywhere:
+                of(exchange, path.key, query, timing)
+            else:
+                self._where(exchange, path.key, partial(of, exchange, path.key, query, timing))
         else:
             _served(self._pages.get(name), exchange)(exchange, below, query, timing)
 
@@ -85,3 +96,19 @@ def once_published(engine: Engine, exchange: Exchange, key: str, act: Callable[[
         engine.after_published(key, exchange)
     else:
         act()
+
+
+async def published(engine: Engine, group: int, key: str) -> LoadedStream:
+    """A topic of this process as readers see it, once no creation or deletion of it is under way.
+
+    Raises StreamNotFound, StreamSoftDeleted, GroupMoved.
+    """
+    owned = engine.serving(group)
+    if owned.group.unpublished(key):
+        future = OutcomeFuture()
+        owned.group.after_published(key, future)
+        await future.success()
+        owned = engine.serving(group)
+    if engine.home(key) == group:
+        return engine.find(key, True)
+    return owned.group.find(key, True)

@@ -24,14 +24,13 @@ from headwater.doors.http.topics.answers import Timing, encode
 from headwater.doors.http.topics.config import NUMBER_MAX
 from headwater.doors.http.topics.diff import limit_of, nodes_of
 from headwater.doors.http.topics.following import TOPICS_MAX, Filter, Following
-from headwater.doors.http.topics.others import Answering, Others
+from headwater.doors.http.topics.others import Answering, Others, places
 from headwater.doors.http.topics.paths import in_cursor, topic_key, topic_name
-from headwater.doors.http.topics.routes import TopicRoutes, once_published
+from headwater.doors.http.topics.routes import TopicRoutes, once_published, published
 from headwater.doors.http.topics.watchers import Watchers
 from headwater.engine.engine import Engine
 from headwater.engine.loaded_stream import LoadedStream
-from headwater.engine.outcome_future import OutcomeFuture
-from headwater.errors import BadQuery, NoSuchRoute
+from headwater.errors import BadQuery, NoSuchRoute, StreamNotFound
 
 _ONE_QUERY = ("from_seq", "node", "limit")
 _SEVERAL_QUERY = ("topics", "from", "node", "limit")
@@ -120,7 +119,7 @@ class TopicTails:
                 key = topic_key(name, self._name_bytes_max)
                 group = await self._engine.locate(key)
                 if group in self._engine.owned:
-                    tail.follow(name, await self._published(group, key), cursor)
+                    tail.follow(name, await published(self._engine, group, key), cursor)
                 else:
                     tail.ask(name, self._engine.questions.owner(group), group, key, cursor)
             await tail.ask_where()
@@ -131,18 +130,6 @@ class TopicTails:
             tail.close()
             raise
         tail.close()
-
-    async def _published(self, group: int, key: str) -> LoadedStream:
-        """The topic as readers see it, once no creation or deletion of it is under way. Raises StreamNotFound."""
-        owned = self._engine.serving(group)
-        if owned.group.unpublished(key):
-            future = OutcomeFuture()
-            owned.group.after_published(key, future)
-            await future.success()
-            owned = self._engine.serving(group)
-        if self._engine.home(key) == group:
-            return self._engine.find(key, True)
-        return owned.group.find(key, True)
 
 
 class _Tail:
@@ -166,6 +153,8 @@ class _Tail:
         self._here = Following(engine, watchers, self, filter)
         self._others: dict[int, Others] = {}
         """By process."""
+        self._asked: dict[int, list[tuple[str, int, str, int | None]]] = {}
+        """By process, what is to be followed there: name, group, key, cursor."""
         self._cursor: dict[str, bytes] = {}
         """Each topic's part of the connection's cursor."""
         self._keepalive_s = keepalive_s
@@ -184,17 +173,21 @@ class _Tail:
 
     def ask(self, name: str, member: int, group: int, key: str, cursor: int | None) -> None:
         """A topic of another one."""
-        others = self._others.get(member)
-        if others is None:
-            others = self._others[member] = Others(self._engine, member, self, self._filter)
-        others.add(name, group, key, cursor)
+        self._asked.setdefault(member, []).append((name, group, key, cursor))
         self._move(name, 0)
 
     async def ask_where(self) -> None:
         """Has other processes say where their topics are followed from. Raises StreamNotFound and others."""
-        for found in await asyncio.gather(*(others.begin() for others in self._others.values())):
-            for name, cursor in found.items():
-                self._move(name, cursor)
+        await asyncio.gather(*(self._ask_member(member, asked) for member, asked in self._asked.items()))
+
+    async def _ask_member(self, member: int, asked: list[tuple[str, int, str, int | None]]) -> None:
+        found = await places(self._engine, member, [(group, key, cursor) for _, group, key, cursor in asked])
+        others = self._others[member] = Others(self._engine, member, self, self._filter)
+        for (name, group, key, _), place in zip(asked, found, strict=True):
+            if place is None:
+                raise StreamNotFound
+            others.add(name, group, key, place)
+            self._move(name, place.cursor)
 
     def begin(self) -> None:
         self._begun = True

@@ -3,18 +3,23 @@
 Owns one follower for each topic that is waited for, however many wait. Never reads records and never writes to a
 socket: whoever waits does, when it is told.
 
-    a topic grows -> mark(topic, priority, deliver) -> deliver: everybody who waits for it is told
+    a topic grows -> mark(topic, priority, deliver) -> deliver: those who wait for it are told, some at a time
 
-`AtOnce` delivers without an order. Something that serves dirty topics by their priority takes its place.
+`topics.delivery` calls them in the order of the topics' priorities.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Protocol
 
 from headwater.engine.engine import Engine
 from headwater.engine.loaded_stream import LoadedStream
+from headwater.topics.priorities import Priorities
+
+TURN_WATCHERS = 64
+"""Told in one delivery. The others are told in another turn of the topic, with other topics in between."""
 
 
 class Deliveries(Protocol):
@@ -27,13 +32,6 @@ class Deliveries(Protocol):
     def discard(self, id: Hashable) -> None:
         """The topic is gone, or nobody waits for it any more."""
         ...
-
-
-class AtOnce:
-    def mark(self, id: Hashable, priority: int, deliver: Callable[[], object]) -> None:
-        deliver()
-
-    def discard(self, id: Hashable) -> None: ...
 
 
 class Watcher(Protocol):
@@ -53,9 +51,13 @@ class Watcher(Protocol):
 
 
 class Watchers:
-    def __init__(self, engine: Engine, deliveries: Deliveries) -> None:
+    def __init__(self, engine: Engine, deliveries: Deliveries, priorities: Priorities) -> None:
         self._engine = engine
         self.deliveries = deliveries
+        self.priorities = priorities
+        self.now_s = engine.clock.monotonic_s
+        self.waited_s = 0.0
+        """While watchers are told that a topic has grown: how long it has waited for its turn."""
         self._watched: dict[int, _Watched] = {}
         """By sid."""
 
@@ -85,28 +87,55 @@ class Watchers:
 class _Watched:
     """One topic that is waited for. A Follower."""
 
-    __slots__ = ("_owner", "stream", "watchers")
+    __slots__ = ("_grown_again", "_marked_s", "_owner", "_untold", "stream", "watchers")
 
     def __init__(self, owner: Watchers, stream: LoadedStream) -> None:
         self._owner = owner
         self.stream = stream
         self.watchers: dict[Watcher, None] = {}
         """In the order they came: the first is told first."""
+        self._untold: deque[Watcher] = deque()
+        """Those of a delivery that are not told yet."""
+        self._grown_again = False
+        """Since the first of them were told."""
+        self._marked_s = 0.0
+        """When the oldest mark that is not served was made; 0.0: there is none."""
 
     def wake(self, stream: LoadedStream) -> None:
-        topic = stream.topic
-        self._owner.deliveries.mark(stream.sid, 0 if topic is None else topic.priority, self._deliver)
+        if self._untold:
+            self._grown_again = True
+        self._mark()
+
+    def _mark(self) -> None:
+        owner = self._owner
+        if not self._marked_s:
+            self._marked_s = owner.now_s()
+        owner.deliveries.mark(self.stream.sid, owner.priorities.of(self.stream), self._deliver)
 
     def _deliver(self) -> None:
-        for watcher in list(self.watchers):
-            watcher.grown(self.stream)
+        owner, untold = self._owner, self._untold
+        waited_s, self._marked_s = max(owner.now_s() - self._marked_s, 0.0), 0.0
+        if not untold:
+            untold.extend(self.watchers)
+        for _ in range(min(len(untold), TURN_WATCHERS)):
+            watcher = untold.popleft()
+            if watcher in self.watchers:
+                owner.waited_s = waited_s
+                watcher.grown(self.stream)
+        more = bool(untold) or self._grown_again
+        if not untold:
+            self._grown_again = False
+        if more and self.watchers:
+            self._mark()
 
     def gone(self, stream: LoadedStream) -> None:
         self._owner._forget(self)
-        for watcher in list(self.watchers):
+        watchers, self.watchers = self.watchers, {}
+        for watcher in watchers:
             watcher.gone(stream)
 
     def left(self, stream: LoadedStream) -> None:
         self._owner._forget(self)
-        for watcher in list(self.watchers):
+        watchers, self.watchers = self.watchers, {}
+        for watcher in watchers:
             watcher.left(stream)
