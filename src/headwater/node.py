@@ -85,6 +85,7 @@ from headwater.topics.access import TopicAccess
 from headwater.topics.admission import Admission
 from headwater.topics.delivery import Delivery
 from headwater.topics.priorities import Priorities
+from headwater.topics.queues import Queues
 from headwater.topics.routers import Routers
 
 log = structlog.get_logger("headwater")
@@ -108,6 +109,7 @@ class Node:
         self._topic_access: TopicAccess | None = None
         self._routers: Routers | None = None
         self._delivery: Delivery | None = None
+        self._queues: Queues | None = None
         self._lake_calls: LakeCalls | None = None
         self._bulk_snapshots: BulkSnapshots | None = None
 
@@ -141,6 +143,9 @@ class Node:
         self._topic_access = TopicAccess(engine, self._placing, delivery, priorities)
         self._routers = Routers(engine, self._topic_access)
         self._routers.start()
+        self._queues = Queues(engine, self._topic_access, rng, settings.read_bytes_max)
+        self._queues.start()
+        topics.serve_queues(self._queues)
         routes.call(ROUTERS_PREFIX, RouterCalls(self._routers, settings.stream_name_bytes_max).handle)
         bodies_bytes_max = settings.bodies_bytes_max // groups.workers_count
         bodies = Budget(max(bodies_bytes_max, settings.body_bytes_max, settings.snapshot_bytes_max))
@@ -333,6 +338,8 @@ class Node:
             self._subscriptions.close()
         if self._topic_access is not None:
             self._topic_access.close()
+        if self._queues is not None:
+            self._queues.close()
         grace_s = self.settings.shutdown_grace_ms / 1000
         await asyncio.gather(*(door.close(grace_s) for door in doors))
         await self._groups.close_doors(grace_s)
@@ -342,6 +349,8 @@ class Node:
             await self._routers.stop()
         if self._delivery is not None:
             self._delivery.close()
+        if self._queues is not None:
+            await self._queues.stop()
         if self._lake_calls is not None:
             self._lake_calls.close()
         if self._store_probe is not None:

@@ -15,6 +15,7 @@ from headwater.engine.loaded_stream import LoadedStream
 from headwater.engine.marks import Marks
 from headwater.engine.pending_answers import Outcome
 from headwater.engine.placements import Placements
+from headwater.engine.queue_leases import QueueLeases
 from headwater.engine.read_plan import plan
 from headwater.engine.reads import Reads
 from headwater.engine.reads_by_id import ReadsById
@@ -189,6 +190,7 @@ def owned_on(group: Group, lake: Lake | None = None) -> Any:
     by_number, marks = RecordReads(group, reads), Marks(group)
     placements = group.domains[Placements.name] = Placements(group.catalog)
     group.domains[RouterDefinitions.name] = RouterDefinitions()
+    group.domains[QueueLeases.name] = QueueLeases()
     return SimpleNamespace(
         group=group,
         reads=reads,

@@ -17,6 +17,7 @@ from headwater.data_directory import DataDirectory, DirectoryInUse, DirectoryRef
 from headwater.engine.erasure_marks import ErasureMarks
 from headwater.engine.group import Group
 from headwater.engine.placements import Placements
+from headwater.engine.queue_leases import QueueLeases
 from headwater.engine.recovery import begin_incarnation, recover
 from headwater.engine.router_definitions import RouterDefinitions
 from headwater.log.wal import Wal
@@ -166,6 +167,7 @@ def _recovered(
     group.domains[Placements.name] = Placements(catalog)
     group.domains[ErasureMarks.name] = ErasureMarks()
     group.domains[RouterDefinitions.name] = RouterDefinitions()
+    group.domains[QueueLeases.name] = QueueLeases()
     recover(group)
     return group
 

@@ -21,6 +21,7 @@ from headwater.engine.group import Group
 from headwater.engine.lake_gc import LakeGc
 from headwater.engine.marks import Marks
 from headwater.engine.placements import Placements
+from headwater.engine.queue_leases import QueueLeases
 from headwater.engine.reads import Reads
 from headwater.engine.reads_by_id import ReadsById
 from headwater.engine.record_reads import RecordReads
@@ -102,6 +103,7 @@ class OwnedGroup:
         self.erasure_marks = ErasureMarks()
         group.domains[ErasureMarks.name] = self.erasure_marks
         group.domains[RouterDefinitions.name] = RouterDefinitions()
+        group.domains[QueueLeases.name] = QueueLeases()
         self._clearing: asyncio.Task[None] | None = None
         self.log = log
         self.files = files

@@ -47,6 +47,7 @@ TABLE: dict[type[Failure], Row] = {
     TooManyHoles: Row(422, "too_many_holes", "ERR_LIMITS", False, True),
     EpochChanged: Row(409, "epoch_changed", "ERR_CONFLICT", False, True),
     QuorumNeedsCluster: Row(422, "quorum_needs_cluster", "ERR_BAD_FORMAT", False, True),
+    NotAQueue: Row(409, "not_a_queue", "ERR_CONFLICT", False, True),
     RouterNotFound: Row(404, "router_not_found", "ERR_UNKNOWN_STREAM", False, True),
     RouterConflict: Row(409, "topic_exists_incompatible", "ERR_STREAM_EXISTS", False, True),
     RouterCycle: Row(409, "router_cycle", "ERR_CONFLICT", False, True),

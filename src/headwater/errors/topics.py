@@ -10,6 +10,7 @@ from headwater.errors.base import Facts, Failure
 __all__ = [
     "BELOW_TOPICS",
     "EpochChanged",
+    "NotAQueue",
     "QuorumNeedsCluster",
     "RouterConflict",
     "RouterCycle",
@@ -101,6 +102,11 @@ class Throttled(Failure):
 
     def details(self) -> dict[str, object]:
         return {"retry_after_ms": self.retry_after_ms}
+
+
+class NotAQueue(Failure):
+    def message(self) -> str:
+        return 'the topic is not a queue; make it one by PATCH with {"queue":{}}'
 
 
 class RouterNotFound(Failure):

@@ -39,6 +39,7 @@ from headwater.model.commands import Append, Create
 from headwater.model.labels import Labels
 from headwater.topics.delivery import Delivery
 from headwater.topics.priorities import Priorities
+from headwater.topics.job_keys import split_by
 
 WAIT_MS = 25_000
 """For how long a question to another process waits there for records."""
@@ -91,6 +92,8 @@ class Write(msgspec.Struct, frozen=True, array_like=True):
     """What the topic's `stream_seq` has to be, empty for none; None: whatever it is."""
     content_type: str | None
     """Of the topic, if it is missing and has to be made; None: it is not made."""
+    unique: bool = False
+    """Records are left out whose key is that of a record that is there."""
 
 
 class Written(msgspec.Struct, frozen=True, array_like=True):
@@ -195,6 +198,7 @@ class TopicAccess:
         stream_seq: str | None = None,
         after: str | None = None,
         content_type: str | None = None,
+        unique: bool = False,
     ) -> Written:
         """Appends; on return that is as durable as the topic promises. See `Write` for what may be demanded.
 
@@ -202,7 +206,7 @@ class TopicAccess:
         topic's process refused otherwise, or that it cannot be reached; it may have happened after an OutcomeUnknown.
         """
         group = await self._engine.locate(key)
-        write = Write(key, group, records, labels, stream_seq, after, content_type)
+        write = Write(key, group, records, labels, stream_seq, after, content_type, unique)
         if group in self._engine.owned:
             return await self._write(write)
         asked = self._engine.questions.ask_owner(group, "topic_write", _encode(write), into=Written)
@@ -326,6 +330,11 @@ class TopicAccess:
             create = Create(key, write.content_type, [])
         future = OutcomeFuture()
         append = Append(write.records, None, stream_seq=write.stream_seq, create=create, labels=write.labels)
+        if write.unique and stream is not None:
+            append = split_by(self._engine.serving(write.group).marks, stream, append).append
+            if not append.records:
+                await self._durable(write.group)
+                return Written(stream.sid, stream.count)
         group.submit(key, append, future)
         written = group.loaded.by_key.get(key)
         answer = None if written is None else Written(written.sid, written.count)

@@ -23,7 +23,7 @@ from headwater.model.topics import PRIORITY_MAX, PRIORITY_MIN, QueueConfig, Topi
 
 NUMBER_MAX = (1 << 53) - 1
 """What every JSON reader keeps exactly."""
-LEASE_MS_MAX = 24 * 3600 * 1000
+LEASE_MS_MIN, LEASE_MS_MAX = 100, 24 * 3600 * 1000
 JITTER_MS_MAX = 60_000
 BACKOFF_MS_MAX = 30 * 24 * 3600 * 1000
 DELIVERIES_MAX = 1_000_000
@@ -42,13 +42,13 @@ _NAMES = {Durability.EPHEMERAL: "ephemeral", Durability.MEMORY: "memory", Durabi
 
 
 class _Queue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    lease_ms: int = 30_000
-    claim_jitter_ms: int = 0
-    max_deliveries: int = 0
-    dead_letter: str | None = None
-    leases_durable: bool = False
-    backoff_ms: int = 0
-    backoff_ms_max: int = 600_000
+    lease_ms: int | UnsetType = UNSET
+    claim_jitter_ms: int | UnsetType = UNSET
+    max_deliveries: int | UnsetType = UNSET
+    dead_letter: str | UnsetType | None = UNSET
+    leases_durable: bool | UnsetType = UNSET
+    backoff_ms: int | UnsetType = UNSET
+    backoff_ms_max: int | UnsetType = UNSET
 
 
 class _Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -94,7 +94,7 @@ class Configs:
         """Raises BadBody, QuorumNeedsCluster."""
         given = self._given(body)
         content_type = json_mode.JSON if given.content_type is UNSET else given.content_type
-        retention, topic = self._merged(given, Retention(), TopicConfig())
+        retention, topic = self._merged(key, given, Retention(), TopicConfig())
         return Create(
             key=key,
             content_type=content_type,
@@ -115,7 +115,8 @@ class Configs:
         durability = self._durability(given)
         if durability is not None and durability != stream.durability:
             raise StreamExists(f"durability ({self.durability_name(stream)}), which cannot be changed")
-        retention, topic = self._merged(given, stream.retention or Retention(), stream.topic or TopicConfig())
+        present = stream.retention or Retention(), stream.topic or TopicConfig()
+        retention, topic = self._merged(stream.key, given, *present)
         return Configure(None if retention == Retention() else retention, topic)
 
     def shown(self, stream: Stream) -> dict[str, object]:
@@ -165,7 +166,9 @@ class Configs:
             found = alias
         return found
 
-    def _merged(self, given: _Config, retention: Retention, topic: TopicConfig) -> tuple[Retention, TopicConfig]:
+    def _merged(
+        self, key: str, given: _Config, retention: Retention, topic: TopicConfig
+    ) -> tuple[Retention, TopicConfig]:
         age_ms = _cap("ttl_ms", given.ttl_ms, retention.age_ms)
         records = _cap("cap_records", given.cap_records, retention.records)
         size = _cap("cap_bytes", given.cap_bytes, retention.bytes)
@@ -173,32 +176,30 @@ class Configs:
         _within("priority", priority, PRIORITY_MIN, PRIORITY_MAX)
         reject = topic.reject_when_full if given.discard is UNSET else given.discard == "reject"
         auto = topic.auto_priority if given.auto_priority is UNSET else given.auto_priority
-        queue = topic.queue if given.queue is UNSET else self._queue(given.queue)
+        queue = topic.queue if given.queue is UNSET else self._queue(key, given.queue, topic.queue or QueueConfig())
         return Retention(age_ms, size, records), TopicConfig(reject, priority, auto, queue)
 
-    def _queue(self, given: _Queue | None) -> QueueConfig | None:
+    def _queue(self, key: str, given: _Queue | None, present: QueueConfig) -> QueueConfig | None:
+        """What the body leaves out stays as it is."""
         if given is None:
             return None
-        _within("queue.lease_ms", given.lease_ms, 1, LEASE_MS_MAX)
-        _within("queue.claim_jitter_ms", given.claim_jitter_ms, 0, JITTER_MS_MAX)
-        _within("queue.max_deliveries", given.max_deliveries, 0, DELIVERIES_MAX)
-        _within("queue.backoff_ms", given.backoff_ms, 0, BACKOFF_MS_MAX)
-        _within("queue.backoff_ms_max", given.backoff_ms_max, 0, BACKOFF_MS_MAX)
-        dead_letter = given.dead_letter
+        named = {name: value for name in given.__struct_fields__ if (value := getattr(given, name)) is not UNSET}
+        dead_letter = named.get("dead_letter")
         if dead_letter is not None:
             try:
-                dead_letter = topic_name(topic_key(dead_letter, self._name_bytes_max))
+                dead_key = topic_key(dead_letter, self._name_bytes_max)
             except (BadName, UnicodeEncodeError) as bad:
                 raise BadBody(f"queue.dead_letter: {getattr(bad, 'reason', 'not a name')}") from None
-        return QueueConfig(
-            given.lease_ms,
-            given.claim_jitter_ms,
-            given.max_deliveries,
-            dead_letter,
-            given.leases_durable,
-            given.backoff_ms,
-            given.backoff_ms_max,
-        )
+            if dead_key == key:
+                raise BadBody("queue.dead_letter: expected another topic than the queue itself")
+            named["dead_letter"] = topic_name(dead_key)
+        queue = msgspec.structs.replace(present, **named)
+        _within("queue.lease_ms", queue.lease_ms, 1, LEASE_MS_MAX)
+        _within("queue.claim_jitter_ms", queue.claim_jitter_ms, 0, JITTER_MS_MAX)
+        _within("queue.max_deliveries", queue.max_deliveries, 0, DELIVERIES_MAX)
+        _within("queue.backoff_ms", queue.backoff_ms, 0, BACKOFF_MS_MAX)
+        _within("queue.backoff_ms_max", queue.backoff_ms_max, 0, BACKOFF_MS_MAX)
+        return queue
 
 
 def _cap(name: str, given: int | UnsetType | None, present: int | None) -> int | None:

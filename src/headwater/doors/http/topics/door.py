@@ -9,16 +9,19 @@ from headwater.config import Settings
 from headwater.doors.http.topics.config import Configs
 from headwater.doors.http.topics.deletes import Deletes
 from headwater.doors.http.topics.diff import Diffs
+from headwater.doors.http.topics.queues import QueueCalls
 from headwater.doors.http.topics.records import Records, Writes
 from headwater.doors.http.topics.routes import TopicRoutes, Where
 from headwater.doors.http.topics.sockets import TopicSockets
 from headwater.doors.http.topics.tails import TopicTails
 from headwater.doors.http.topics.topics import Topics
 from headwater.doors.http.topics.watchers import Deliveries, Watchers
+from headwater.doors.http.topics.work import Work
 from headwater.doors.http.topics.writing import Writing
 from headwater.doors.http.websocket import WebSockets
 from headwater.engine.engine import Engine
 from headwater.topics.priorities import Priorities
+from headwater.topics.queues import Queues
 
 
 class TopicDoor:
@@ -51,3 +54,9 @@ class TopicDoor:
         found = TopicSockets(self._engine, self._settings, self.watchers, Writing(self._engine, self.records), sockets)
         found.register(self.routes)
         return found
+
+    def serve_queues(self, queues: Queues) -> None:
+        """Topics that are queues are served as such from now on."""
+        QueueCalls(self._engine, queues).register(self.routes, self.records)
+        Work(self._engine, self._settings, queues).register(self.routes)
+        self.topics.more_state = queues.shown

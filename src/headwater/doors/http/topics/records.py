@@ -114,7 +114,7 @@ class Writes:
             raise BadBody("records: a write brings at least one")
         if count > self._records_max:
             raise TooManyRecords(self._records_max)
-        node = None if write.node is None else _label("node", write.node)
+        node = None if write.node is None else label("node", write.node)
         now_ms = self._engine.clock.now_ms()
         as_json = stream.is_json
         payloads: list[bytes] = []
@@ -309,16 +309,16 @@ def _bytes(index: int, record: _Record) -> bytes:
 def _labels(index: int, record: _Record, node: str | None, now_ms: int) -> Labels | None:
     tag, key, deliver_at = record.tag, record.key, record.deliver_at
     if record.node is not None:
-        node = _label(f"records[{index}].node", record.node)
+        node = label(f"records[{index}].node", record.node)
     meta = bytes(record.meta) or None
     if meta == b"null":
         meta = None
     if tag is None and node is None and meta is None and key is None and deliver_at is None and record.delay_ms is None:
         return None
     if tag is not None:
-        _label(f"records[{index}].tag", tag)
+        label(f"records[{index}].tag", tag)
     if key is not None:
-        _label(f"records[{index}].key", key)
+        label(f"records[{index}].key", key)
     if meta is not None:
         if meta[:1] != b"{":
             raise BadBody(f"records[{index}].meta: expected an object")
@@ -335,7 +335,7 @@ def _labels(index: int, record: _Record, node: str | None, now_ms: int) -> Label
     return Labels(tag, node, meta, key, deliver_at)
 
 
-def _label(name: str, value: str) -> str:
+def label(name: str, value: str) -> str:
     if not value:
         raise BadBody(f"{name}: it is empty; leave it out instead")
     if len(value) > LABEL_BYTES_MAX or len(value.encode()) > LABEL_BYTES_MAX:

@@ -1,0 +1,265 @@
+"""The jobs of a queue as its stream has them: which are there, when each may be handed out, and where each lies.
+
+Owns the way from a job's number to its record, to its time and to its place in the stream, through memory where that
+holds it and through marks and the lake where it does not. Never knows who has a job (`model.queues` does), and never
+changes a stream.
+
+- Only records that readers may see are jobs: they are as durable as their stream promises.
+- Times of jobs that memory does not hold are looked up together: `times_missing` says so, `look_up_times` does it, a
+  bounded step at a time.
+- The places of jobs that were read from the lake are remembered while they are leased: a job that is done is deleted
+  without another look into the lake.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from headwater.engine.engine import Engine
+from headwater.engine.loaded_stream import LoadedStream
+from headwater.engine.read_plan import shown_count
+from headwater.engine.record_reads import TopicRecord
+from headwater.engine.topic_deletes import merged
+from headwater.errors import Failure
+from headwater.model import forks
+from headwater.model.holes import Run
+from headwater.model.marks import DUE, due_mark
+from headwater.model.queues import NotInMemory
+
+TIMES_COUNT = 500
+"""Times looked up without a pause: about a millisecond of the event loop."""
+SCHEDULED_MAX = 2_000
+"""Scheduled jobs that are counted one by one: about 5 ms of the event loop."""
+_DUE_END = DUE[:-1] + chr(ord(DUE[-1]) + 1)
+
+Read = Callable[[list[TopicRecord] | Failure], None]
+
+
+class QueueJobs:
+    """The `Jobs` of one queue."""
+
+    def __init__(self, engine: Engine, stream: LoadedStream) -> None:
+        self._engine = engine
+        self.stream = stream
+        self._times: dict[int, int] = {}
+        """seq -> ms, of jobs that are not in memory and whose time had not come when they were looked up."""
+        self._times_until = 0
+        """The times of all jobs with a smaller number are known."""
+        self._looking_until = 0
+        self._looking_from = 0
+        self._looked_at: tuple[str, int] | None = None
+        """The last mark that a look-up under way has come past; None: there is none under way."""
+        self.places: dict[int, tuple[int, int]] = {}
+        """seq -> where it begins and ends, of leased jobs that were read from the lake."""
+
+    # ---- which are there ------------------------------------------------------------------------------------------
+
+    @property
+    def head_seq(self) -> int:
+        return shown_count(self.stream)
+
+    @property
+    def live_count(self) -> int:
+        stream = self.stream
+        return max(0, stream.live_count - (stream.count - shown_count(stream)))
+
+    def is_live(self, seq: int) -> bool:
+        stream = self.stream
+        number = seq - 1
+        return stream.first_seq <= number < shown_count(stream) and not stream.holes.holds(number)
+
+    def next_live(self, seq: int) -> int | None:
+        stream = self.stream
+        number = stream.holes.next_live(max(seq - 1, stream.first_seq))
+        return number + 1 if number < shown_count(stream) else None
+
+    # ---- when each may be handed out --------------------------------------------------------------------------------
+
+    def deliver_at(self, seq: int) -> int | None:
+        stream, number = self.stream, seq - 1
+        held_by = stream if stream.parent is None else forks.holder_of(stream, number)[0]
+        timeline = held_by.timeline
+        if number >= timeline.seq:
+            labels = None if timeline.labels is None else timeline.labels[number - timeline.seq]
+            return None if labels is None else labels.deliver_at_ms
+        if number < self._times_until:
+            return self._times.get(seq)
+        raise NotInMemory(seq)
+
+    def look_up_times(self, cursor: int, now_ms: int) -> bool:
+        """One step of finding the times of all jobs there are now, from `cursor` on. True: they are known."""
+        if self._looked_at is None:
+            self._times = {seq: ms for seq, ms in self._times.items() if seq >= cursor}
+            self._looking_until = self.stream.count
+            # What is due by now is like a job without a time.
+            self._looked_at, self._looking_from = (due_mark(now_ms), 1 << 62), cursor
+        marks = self._engine.marks_of(self.stream)
+        found = marks.find_between(self.stream, DUE, _DUE_END, TIMES_COUNT, self._looked_at)
+        for mark, run in found:
+            if run.first + 1 >= self._looking_from:
+                self._times[run.first + 1] = int(mark[len(DUE) :])
+        if len(found) == TIMES_COUNT:
+            self._looked_at = found[-1].mark, found[-1].run.first
+            return False
+        self._looked_at = None
+        self._times_until = self._looking_until
+        return True
+
+    def scheduled_count(self, cursor: int, now_ms: int) -> int:
+        """How many jobs from `cursor` on have a time that has not come; no more than `SCHEDULED_MAX` are counted."""
+        marks = self._engine.marks_of(self.stream)
+        after, total, head = (due_mark(now_ms), 1 << 62), 0, self.head_seq
+        for _ in range(SCHEDULED_MAX // TIMES_COUNT):
+            found = marks.find_between(self.stream, DUE, _DUE_END, TIMES_COUNT, after)
+            total += sum(cursor <= one.run.last <= head for one in found)
+            if len(found) < TIMES_COUNT:
+                break
+            after = found[-1].mark, found[-1].run.first
+        return total
+
+    # ---- what each is -----------------------------------------------------------------------------------------------
+
+    def held(self, seqs: Iterable[int]) -> list[TopicRecord] | None:
+        """The records of live jobs; None when memory does not hold all of them."""
+        found = []
+        for seq in seqs:
+            one = self._from_memory(seq)
+            if one is None:
+                return None
+            found.append(one)
+        return found
+
+    def _from_memory(self, seq: int) -> TopicRecord | None:
+        stream, number = self.stream, seq - 1
+        held_by = stream if stream.parent is None else forks.holder_of(stream, number)[0]
+        timeline = held_by.timeline
+        index = number - timeline.seq
+        if not 0 <= index < len(timeline.payloads):
+            return None
+        labels = None if timeline.labels is None else timeline.labels[index]
+        return TopicRecord(seq, timeline.ms[index], timeline.payloads[index], labels)
+
+    def read(self, seqs: Sequence[int], bytes_max: int, done: Read) -> None:
+        """Calls `done` with the records of `seqs`, which ascend, without those that were deleted meanwhile. Beyond the
+        first it stops when they are more than `bytes_max`."""
+        _Reading(self, self._engine, seqs, bytes_max, done).go_on()
+
+    # ---- where each lies --------------------------------------------------------------------------------------------
+
+    def note_places(self, records: Sequence[TopicRecord]) -> None:
+        """They were just read from the lake, and follow each other: where the last one ends is known there."""
+        known: list[int] = []
+
+        def found(offset: int | Failure) -> None:
+            if isinstance(offset, int):
+                known.append(offset)
+
+        self._engine.offset_of(self.stream, records[-1].seq, found)
+        end = known[0] if known else None
+        for one in reversed(records):
+            if end is None:
+                break
+            begin = end - len(one.payload)
+            self.places[one.seq] = begin, end
+            end = begin
+
+    def runs(self, seqs: Iterable[int]) -> list[Run] | int:
+        """What a deletion of these live jobs is about; or one of them whose place has to be found first."""
+        stream, found = self.stream, []
+        for seq in seqs:
+            number = seq - 1
+            held_by = stream if stream.parent is None else forks.holder_of(stream, number)[0]
+            timeline = held_by.timeline
+            index = number - timeline.seq
+            if index >= 0:
+                found.append(Run(number, seq, timeline.begin_of(index), timeline.ends[index]))
+            elif seq in self.places:
+                found.append(Run(number, seq, *self.places[seq]))
+            else:
+                return seq
+        return found if len(found) == 1 else merged(found)
+
+    def find_place(self, seq: int, done: Callable[[Failure | None], None]) -> None:
+        """Calls `done` when the place of a job is known. Never at once."""
+        begins: list[int] = []
+
+        def ended(offset: int | Failure) -> None:
+            if isinstance(offset, Failure):
+                done(offset)
+            else:
+                self.places[seq] = begins[0], offset
+                done(None)
+
+        def begun(offset: int | Failure) -> None:
+            if isinstance(offset, Failure):
+                done(offset)
+            else:
+                begins.append(offset)
+                self._offset_of(seq, ended)
+
+        soon = self._engine.group_of(self.stream).group.soon
+        soon(lambda: self._offset_of(seq - 1, begun))
+
+    def _offset_of(self, number: int, done: Callable[[int | Failure], None]) -> None:
+        try:
+            self._engine.offset_of(self.stream, number, done)
+        except Failure as failure:
+            done(failure)
+
+
+class _Reading:
+    """Records of jobs, from one stretch of neighbours that the lake holds to the next."""
+
+    def __init__(self, jobs: QueueJobs, engine: Engine, seqs: Sequence[int], bytes_max: int, done: Read) -> None:
+        self._jobs = jobs
+        self._engine = engine
+        self._seqs = seqs
+        self._room_bytes = bytes_max
+        self._done = done
+        self._index = 0
+        self._until = 0
+        """Of the seqs, those before it are being read."""
+        self._found: list[TopicRecord] = []
+
+    def go_on(self) -> None:
+        seqs, jobs = self._seqs, self._jobs
+        while self._index < len(seqs) and (self._room_bytes > 0 or not self._found):
+            seq = seqs[self._index]
+            one = jobs._from_memory(seq) if jobs.is_live(seq) else None
+            if one is not None:
+                self._add(one)
+                self._index += 1
+            elif not jobs.is_live(seq):
+                self._index += 1
+            else:
+                self._until = self._index + 1
+                while self._until < len(seqs) and seqs[self._until] == seqs[self._until - 1] + 1:
+                    self._until += 1
+                count = self._until - self._index
+                try:
+                    self._engine.read_records(jobs.stream, seq - 1, count, max(self._room_bytes, 1), self._got)
+                except Failure as failure:
+                    self._done(failure)
+                return
+        self._done(self._found)
+
+    def _got(self, records: list[TopicRecord] | Failure) -> None:
+        if isinstance(records, Failure):
+            self._done(records)
+            return
+        seqs = self._seqs
+        wanted = set(seqs[self._index : self._until])
+        records = [one for one in records if one.seq in wanted]
+        if not records:
+            self._index = self._until  # they were deleted meanwhile
+        else:
+            for one in records:
+                self._add(one)
+            self._index = seqs.index(records[-1].seq, self._index) + 1
+            if records[-1].seq - records[0].seq == len(records) - 1:
+                self._jobs.note_places(records)
+        self.go_on()
+
+    def _add(self, one: TopicRecord) -> None:
+        self._room_bytes -= len(one.payload)
+        self._found.append(one)
