@@ -38,8 +38,8 @@ from headwater.errors import (
 from headwater.model.commands import Append, Create
 from headwater.model.labels import Labels
 from headwater.topics.delivery import Delivery
-from headwater.topics.priorities import Priorities
 from headwater.topics.job_keys import split_by
+from headwater.topics.priorities import Priorities
 
 WAIT_MS = 25_000
 """For how long a question to another process waits there for records."""
