@@ -199,22 +199,3 @@ def test_records_in_memory_and_in_the_lake_read_as_one(new: New) -> None:
     topic.delete(match=["tag", "Eq", "part-1"])
     assert seqs(whole(topic)) == [*range(1, 11), *range(21, 31)]
     assert at_every_door(topic) == [*range(10), *range(20, 30)]
-
-
-@pytest.mark.full
-def test_floors_survive_a_kill(node: Node) -> None:
-    """§3.3: the watermark is persisted, "so eviction and the tombstone boundary survive restart"."""
-    hot, cold = new_topic(node, cap_records=3), new_topic(node, cap_records=3)
-    for topic in (hot, cold):
-        topic.write(*range(5), tag="a")
-        topic.write(*range(5), tag="b")
-        assert floors(topic) == (8, 8)
-        if topic is cold:
-            settle(node)
-        topic.delete(match=["tag", "Eq", "b"], before_seq=9)
-        assert floors(topic) == (8, 9)
-    before = [everything(topic) for topic in (hot, cold)]
-    node.restart()
-    assert [everything(topic) for topic in (hot, cold)] == before
-    for topic in (hot, cold):
-        hold_floors(topic)

@@ -17,19 +17,23 @@ from tests.topics.architecture.looks import at_every_door, everything, floors, g
 
 pytestmark = pytest.mark.full
 
-KILLS = 4
+KILLS = 3
 BATCH = 7
+HOUR_MS = 3_600_000
 WITHIN_S = 60.0
 
 
 def histories(node: Node) -> dict[str, Topic]:
-    topics = {name: new_topic(node) for name in ("hot", "settled", "both", "deleted", "prefix", "gone")}
+    topics = {name: new_topic(node) for name in ("hot", "settled", "both", "deleted", "prefix", "gone", "lost")}
     topics["capped"] = new_topic(node, cap_records=4, priority=-5, auto_priority=True)
     topics["both"].write(*range(5), tag="a", meta={"m": 1})
     topics["settled"].write(*range(5), tag="a", node="n")
     topics["deleted"].post([{"data": n, "tag": "ab"[n % 2]} for n in range(10)])
     topics["prefix"].write(*range(10))
     topics["gone"].write(1)
+    topics["lost"].write(1)
+    topics["evicted"] = new_topic(node, cap_records=3)
+    topics["evicted"].write(*range(5), tag="a")
     settle(node)
     topics["hot"].write(*range(5), tag="a", key="k")
     topics["both"].write(*range(5, 9), tag="b")
@@ -42,6 +46,16 @@ def histories(node: Node) -> dict[str, Topic]:
     topics["gone"].request("DELETE")
     topics["gone"].put()
     topics["gone"].write("again")
+    topics["lost"].request("DELETE")
+    topics["evicted"].write(*range(5), tag="b")
+    topics["evicted"].diff()
+    topics["evicted"].delete(match=["tag", "Eq", "b"], before_seq=9)
+    topics["configured"] = new_topic(node, cap_records=3)
+    topics["configured"].write(*range(5))
+    topics["configured"].diff()
+    told(topics["configured"].request("PATCH", body={"cap_records": 5, "priority": 500, "queue": {"lease_ms": 5}}))
+    topics["configured"].write(*range(5, 8))
+    told(topics["configured"].request("PATCH", body={"priority": -20, "ttl_ms": HOUR_MS}))
     return topics
 
 
@@ -54,12 +68,12 @@ class Survived:
 @pytest.fixture(scope="module")
 def survived(node: Node) -> Survived:
     topics = histories(node)
-    before = {name: everything(topic) for name, topic in topics.items()}
+    before = {name: everything(topic) for name, topic in topics.items() if name != "lost"}
     node.restart()
     return Survived(topics, before)
 
 
-@pytest.mark.parametrize("name", ["hot", "settled", "both", "deleted", "prefix", "gone", "capped"])
+@pytest.mark.parametrize("name", ["hot", "settled", "both", "deleted", "prefix", "gone", "capped", "evicted"])
 def test_all_state_is_rebuilt(survived: Survived, name: str) -> None:
     """§4, goal: "rebuild all in-memory state, lose only data not yet in the WAL": configuration, floors, epochs,
     records and what they carry."""
@@ -90,15 +104,31 @@ def test_the_index_of_tags_is_rebuilt(survived: Survived, name: str) -> None:
     assert told(topic.delete(match=["tag", "Eq", "a"]))["deleted"] == 0
 
 
-def test_a_deleted_topic_stays_deleted_and_its_successor_is_another(survived: Survived, node: Node) -> None:
+def test_a_deleted_topic_stays_deleted_and_its_successor_is_another(survived: Survived) -> None:
     """§4.3 "other Control frames", §5 "epochs": what was deleted before the crash does not come back."""
     topic = survived.topics["gone"]
     assert topic.data() == ["again"]
     epoch = survived.before["gone"]["state"]["epoch"]
     assert topic.state()["epoch"] == epoch
-    assert topic.request("DELETE").status == 200
-    node.restart()
-    assert refused(topic.request("GET")) == (404, "topic_not_found")
+    assert refused(survived.topics["lost"].request("GET")) == (404, "topic_not_found")
+
+
+def test_floors_survive(survived: Survived) -> None:
+    """§3.3: the watermark is persisted, "so eviction and the tombstone boundary survive restart"."""
+    topic = survived.topics["evicted"]
+    state = survived.before["evicted"]["state"]
+    assert floors(topic) == (state["evict_floor"], 9) and 1 < state["evict_floor"] < 9
+    assert gap(topic.diff()) == (1, state["evict_floor"] - 1)
+
+
+def test_configuration_survives_relative_to_data(survived: Survived) -> None:
+    """§5: "config and data are restored consistently relative to each other": the last configuration, and what the
+    earlier ones have done."""
+    topic = survived.topics["configured"]
+    config = topic.config()
+    assert config == survived.before["configured"]["config"]
+    assert (config["cap_records"], config["priority"], config["queue"]["lease_ms"]) == (5, -20, 5)
+    assert seqs(whole(topic)) == [4, 5, 6, 7, 8] and floors(topic) == (4, 4)
 
 
 class Writer(threading.Thread):

@@ -3,14 +3,12 @@ Our layout on disk is another one (see the decision about differences): what it 
 
 from __future__ import annotations
 
-import pytest
-
 from tests.doors.http.extensions.surface import fresh_name
 from tests.doors.http.topics.conftest import New
-from tests.doors.http.topics.surface import Topic, new_topic, refused, told
+from tests.doors.http.topics.surface import Topic, refused, told
 from tests.doors.s3p.client import Client, Error
 from tests.support.node import Node
-from tests.topics.architecture.looks import everything, floors, gap, seqs, settle, whole
+from tests.topics.architecture.looks import floors, gap, seqs, settle
 from tests.topics.architecture.test_03_eviction import HOUR_MS, write_old
 
 
@@ -73,20 +71,3 @@ def test_a_name_leads_to_one_topic_at_every_door(node: Node) -> None:
         assert not isinstance(read, Error) and [payload for _, payload in read] == [b"1"]
     listed = told(node.request("GET", f"/v0/topics?bucket={bucket}"))
     assert [one["topic"] for one in listed["topics"]] == [topic.name]
-
-
-@pytest.mark.full
-def test_metadata_survives_a_kill_relative_to_data(node: Node) -> None:
-    """§5: "config and data are restored consistently relative to each other": the last configuration, and what the
-    earlier ones have done."""
-    topic = new_topic(node, cap_records=3)
-    topic.write(*range(5))
-    told(topic.request("PATCH", body={"cap_records": 5, "priority": 500, "queue": {"lease_ms": 5}}))
-    topic.write(*range(5, 8))
-    told(topic.request("PATCH", body={"priority": -20, "ttl_ms": HOUR_MS}))
-    before = everything(topic)
-    assert seqs(before["diff"]) == [4, 5, 6, 7, 8] and floors(topic) == (4, 4)
-    node.restart()
-    assert everything(topic) == before
-    settle(node)
-    assert seqs(whole(topic)) == [4, 5, 6, 7, 8]

@@ -135,14 +135,12 @@ def governor_at(pressure: float) -> Governor:
 
 
 @pytest.mark.parametrize(
-    ("pressure", "coalesce", "commit_ms"),
-    [(0.0, False, 0.5), (0.2, False, 0.5), (0.3, True, 0.5), (0.4, True, 0.5), (0.5, True, 5.25), (1.0, True, 10.0)],
+    ("pressure", "window_ms"), [(0.0, 0.0), (0.2, 0.0), (0.4, 5.0), (0.6, 10.0), (0.8, 15.0), (1.0, 20.0)]
 )
-def test_the_ladder_of_pressure(pressure: float, coalesce: bool, commit_ms: float) -> None:
-    """§7.4: coalescing above 0.2 ("Window grows 0..20 ms"), "commit_window_ms = lerp(0.5, 10, pressure)" above 0.4."""
-    governor = governor_at(pressure)
-    assert (governor.coalesce_ms > 0) is coalesce and governor.coalesce_ms <= 20
-    assert governor.commit_window_ms == pytest.approx(commit_ms)
+def test_topics_are_coalesced_from_a_pressure_of_0_2_on(pressure: float, window_ms: float) -> None:
+    """§7.4: "Batch coalescing (pressure > 0.2) ... Window grows 0..20 ms with pressure". There is no commit window: see
+    the decision about differences."""
+    assert governor_at(pressure).coalesce_ms == pytest.approx(window_ms)
 
 
 def test_deferral_needs_lasting_pressure_and_ends_below_0_6() -> None:

@@ -142,7 +142,7 @@ class History:
         self.node.restart()
 
     def learn(self) -> None:
-        """A read applies the cap, a part at a time: first to what has settled. What it took is known when no more goes."""
+        """A read applies the cap in parts, first to what has settled: what it took is known when no more goes."""
         floor = 0
         while (found := self.topic.diff(limit=1)["evict_floor"]) != floor:
             floor = found
