@@ -153,8 +153,8 @@ def router_gauges(routers: Routers) -> list[Gauge]:
 
 def topic_gauges(topics: TopicDoor, sockets: TopicSockets) -> list[Gauge]:
     return [
-        Gauge("topic_tails_open", "Open SSE connections of topics.", lambda: topics.tails.open_count),
-        Gauge("topic_polls_open", "Waiting diffs of topics.", lambda: topics.diffs.polls_open),
+        Gauge("topic_tails_open", "SSE connections that follow topics.", lambda: topics.tails.open_count),
+        Gauge("topic_polls_open", "Requests that wait for records of a topic.", lambda: topics.diffs.polls_open),
         Gauge("websockets_open", "Open WebSockets.", lambda: sockets.open_count),
     ]
 

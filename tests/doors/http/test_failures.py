@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from headwater.doors.http.failures import entry, headers
+from headwater.doors.http.failures import body, entry, headers
 from headwater.errors import (
+    BadBody,
+    BadName,
+    BadQuery,
     BootstrapIncomplete,
+    EpochChanged,
     Failure,
     LogUnavailable,
     MethodNotAllowed,
+    NameTaken,
     PreconditionFailed,
     SequenceGap,
     StreamClosed,
+    StreamExists,
     StreamNotFound,
+    StreamSoftDeleted,
     TokenMissing,
 )
 
@@ -44,3 +51,28 @@ def test_facts_are_fields_of_an_entry_under_the_headers_names(
     told = entry(failure)
     assert told.pop("status") and told.pop("error")
     assert told == {name.lower().replace("-", "_"): value for name, value in expected}
+
+
+@pytest.mark.parametrize(
+    ("failure", "code", "detail"),
+    [
+        (StreamNotFound(), "topic_not_found", {}),
+        (StreamSoftDeleted(), "stream_deleted", {}),
+        (StreamExists("retention"), "topic_exists_incompatible", {}),
+        (NameTaken(), "topic_exists_incompatible", {}),
+        (BadBody("x"), "bad_request", {}),
+        (BadQuery("x", "y"), "bad_request", {}),
+        (BadName("x"), "bad_request", {}),
+        (EpochChanged(3, 9), "epoch_changed", {"epoch": 3, "head_seq": 9}),
+        (MethodNotAllowed("GET, PUT"), "method_not_allowed", {"allow": "GET, PUT"}),
+        (LogUnavailable("full"), "log_unavailable", {"retryable": True, "retry_after_ms": 5_000}),
+        (SequenceGap(4, 9), "producer_seq_conflict", {"producer_expected_seq": "4", "producer_received_seq": "9"}),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+def test_a_failure_has_the_body_of_its_route(failure: Failure, code: str, detail: dict[str, object]) -> None:
+    told = {"code": code, "message": failure.message(), "detail": {"retryable": False, **detail}}
+    for target in (b"/v0/topics/a", b"/v0/", b"/v0/sse?topics=a"):
+        assert body(failure, target) == {"error": told}
+    for target in (b"/v1/stream/v0/a", b"/v0", b"", b"/__headwater/v0/"):
+        assert set(body(failure, target)["error"]) >= {"code", "message", "retryable"}  # type: ignore[call-overload]

@@ -28,7 +28,15 @@ def found(target: str, method: str = "GET") -> tuple[int | None, int]:
 
 @pytest.mark.parametrize(
     "target",
-    ["/v1/stream/notes/a", "/v1/stream/notes%2Fa?offset=-1", "/notes/a", "/ds/notes/a", "/notes/a/snapshot/now"],
+    [
+        *("/v1/stream/notes/a", "/v1/stream/notes%2Fa?offset=-1", "/notes/a", "/ds/notes/a", "/notes/a/snapshot/now"),
+        *(
+            "/v0/topics/notes/a",
+            "/v0/topics/notes%2Fa",
+            "/v0/topics/notes/a/records",
+            "/v0/topics/notes/a/diff?limit=1",
+        ),
+    ],
 )
 def test_a_stream_is_found_by_each_of_its_paths(target: str) -> None:
     group, home = found(target)
@@ -49,6 +57,14 @@ def test_a_bucket_is_with_the_directory_and_a_call_with_the_group_it_names(targe
         "/__headwater/append",
         "/__headwater/groups/5/feed",
         "/notes/streams",
+        "/v0/ws",
+        "/v0/topics/notes/a/ws",
+        "/v0/topics/notes%2Fa/ws?from_seq=1",
+        "/v0/topics",
+        "/v0/topics/",
+        "/v0/topics/..",
+        "/v0/sse?topics=notes/a",
+        "/v0/routers/a",
         "/v1/stream/..",
         "*",
         "http://x/v1/stream/notes/a",

@@ -105,7 +105,7 @@ def test_a_key_that_is_not_16_bytes_in_base64_is_refused(key: str | None) -> Non
     rig = Rig()
     rig.send(request(sec_websocket_key=key))
     status, _, error = answered(rig)
-    assert (status, error["code"]) == (400, "bad_header") and "Sec-WebSocket-Key" in error["message"]
+    assert (status, error["code"]) == (400, "bad_request") and "Sec-WebSocket-Key" in error["message"]
     assert rig.closed and not rig.echoes
 
 

@@ -236,6 +236,13 @@ def test_a_fault_far_into_a_long_body_is_found_and_nothing_is_written(topic: Top
     assert topic.state()["head_seq"] == 0
 
 
+@pytest.mark.parametrize("behind", [b',"node":"\xff"}', b',"x":1}', b',"node":5}', b"}x", b"", b',"node":"a\n"}'])
+def test_a_fault_behind_the_records_of_a_long_body_is_found(topic: Topic, behind: bytes) -> None:
+    body = b'{"records":[' + b",".join([body_of({"data": "x" * 200})] * 3_000) + b"]" + behind
+    assert refused(topic.request("POST", "/records", body)) == (400, "bad_request")
+    assert topic.state()["head_seq"] == 0
+
+
 def test_a_long_body_with_too_many_records_is_refused(topic: Topic) -> None:
     body = b'{"records":[' + b",".join([b'{"data":1}'] * 200_000) + b"]}"
     assert refused(topic.request("POST", "/records", body)) == (413, "too_many_records")

@@ -12,6 +12,7 @@ from headwater.errors import NotServedHere
 from headwater.model.topics import TopicConfig
 from headwater.ports import SystemClock
 from headwater.topics.priorities import CONSUMED_MAX, Priorities
+from tests.doors.http.topics.deliveries import AtOnce
 
 
 class Stream:
@@ -50,15 +51,6 @@ class Followers:
 
     def unfollow(self, stream: Any, follower: Any) -> None:
         self.of[stream].discard(follower)
-
-
-class AtOnce:
-    """Deliveries without an order."""
-
-    def mark(self, id: Hashable, priority: int, deliver: Callable[[], object]) -> None:
-        deliver()
-
-    def discard(self, id: Hashable) -> None: ...
 
 
 class Later:

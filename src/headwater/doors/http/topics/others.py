@@ -247,7 +247,7 @@ class Others:
 
     def _send(self, topic: _Followed, diff: Diff | None) -> None:
         if self._topics.get(topic.name) is not topic:
-            return  # the client has stopped following it
+            return  # it is not followed any more, or anew
         # The next question begins with the others: one that always has something leaves them their turn.
         del self._topics[topic.name]
         if diff is None:

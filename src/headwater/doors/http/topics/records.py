@@ -25,7 +25,7 @@ from headwater.doors.http.exchange import Exchange, Repeated
 from headwater.doors.http.slices import Work
 from headwater.doors.http.topics.answers import Timing, reply
 from headwater.doors.http.topics.config import NUMBER_MAX, decoded
-from headwater.doors.http.topics.routes import TopicRoutes
+from headwater.doors.http.topics.routes import TopicRoutes, once_published
 from headwater.engine.engine import Engine
 from headwater.engine.group import Group
 from headwater.engine.loaded_stream import LoadedStream
@@ -95,13 +95,6 @@ class Writes:
         self._records_max = min(RECORDS_MAX, settings.append_records_max)
         self._producer_id_bytes_max = settings.producer_id_bytes_max
 
-    def topic(self, key: str) -> LoadedStream:
-        """The topic that is written to, whose creation may still be under way. Raises StreamNotFound."""
-        stream = self._engine.look(key)
-        if stream is None:
-            raise StreamNotFound
-        return stream
-
     def decode(self, body: bytes) -> Write:
         """Raises BadBody."""
         write: Write = decoded(_decode_write, body)
@@ -136,8 +129,8 @@ class Writes:
         if found is not None and len(body) - end <= _TAIL_BYTES_MAX and end > found.end():
             try:
                 write = _decode_write(b'{"records":[]' + body[end + 1 :])
-            except (msgspec.DecodeError, RecursionError):
-                pass  # a bracket behind the records: they end somewhere before it
+            except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+                pass  # it is wrong, or has a bracket behind the records: what it is shows when all of it is read
         if write is None or found is None:
             yield None
             yield self.decode(body)
@@ -201,15 +194,22 @@ class Records:
         if len(body) > json_mode.SHORT_BYTES_MAX and json_mode.is_long(body):
             exchange.in_slices(self._write_long(exchange, key, timing))
             return
-        write = self._writes.decode(body)
-        self._submit(exchange, self._writes.topic(key), write, timing)
+        self._judge(exchange, key, self._writes.decode(body), timing)
 
     def _write_long(self, exchange: Exchange, key: str, timing: Timing) -> Work:
         for write in self._writes.in_slices(exchange.request.body):
             if write is None:
                 yield None
             else:
-                self._submit(exchange, self._writes.topic(key), write, timing)
+                self._judge(exchange, key, write, timing)
+
+    def _judge(self, exchange: Exchange, key: str, write: Write, timing: Timing) -> None:
+        # The topic's creation may still be under way: then the write is answered after it.
+        stream = self._engine.look(key)
+        if stream is None:
+            once_published(self._engine, exchange, key, _not_found)  # its deletion may be under way
+        else:
+            self._submit(exchange, stream, write, timing)
 
     def _submit(self, exchange: Exchange, stream: LoadedStream, write: Write, timing: Timing) -> None:
         command = self._admitted(stream, write)
@@ -240,8 +240,11 @@ class Records:
         if stream is None:
             raise StreamNotFound
         command = self._admitted(stream, write)
-        if self.take_jobs is not None and stream.topic is not None and stream.topic.queue is not None:
+        is_queue = stream.topic is not None and stream.topic.queue is not None
+        if is_queue and self.take_jobs is not None:
             self.take_jobs(stream, command, told)
+        elif is_queue and self.jobs is not None:
+            raise BadBody("topic: it is a queue; write its jobs by POST …/records")  # where keys are looked up
         else:
             group.submit(key, command, _Telling(stream, told))
 
@@ -262,6 +265,10 @@ class _Telling:
 
     def resolve(self, outcome: Outcome) -> None:
         self._told(outcome if isinstance(outcome, Failure) else written(self._stream, outcome))
+
+
+def _not_found() -> None:
+    raise StreamNotFound
 
 
 def written(stream: LoadedStream, outcome: Outcome) -> bytes:

@@ -131,7 +131,6 @@ class TopicSockets:
     def _any(self, exchange: Exchange, rest: bytes, query: bytes, timing: Timing) -> None:
         if rest:
             raise NoSuchRoute
-        parse.query(query, ())
         self._sockets.upgrade(exchange, partial(self._opened, Filter(LIMIT_DEFAULT, frozenset()), {}))
 
     def _opened(self, filter: Filter, wishes: Wishes, socket: WebSocket) -> _Socket:
