@@ -34,6 +34,11 @@ _NOT_FORWARDED = frozenset((b"expect", b"transfer-encoding", b"content-length", 
 """Of the way from the client to here. The body is whole by now and has a length."""
 
 
+def _waits(target: bytes) -> bool:
+    """A claim of a job may wait: its owner has to hear when its client ends."""
+    return target.startswith(b"/v0/") and target.endswith(b"/claim")
+
+
 class ForwardedHead:
     """What a head that was forwarded before becomes, kept with it: a writer repeats its head.
 
@@ -150,7 +155,7 @@ class Upstream(asyncio.Protocol):
         else:
             write(head)
             write(body)
-        if exchange.request.method == b"GET":
+        if exchange.request.method == b"GET" or _waits(exchange.request.target):
             self._connection.stream(self)
 
     def close(self) -> None:

@@ -21,6 +21,7 @@ from headwater.model.queues import Wish
 LINE_MAX = 100_000
 """Claimers that wait for one queue. Overflow: whoever comes is told at once what there is."""
 STALE_MIN = 64
+_NOBODY = object()
 
 
 class Job(NamedTuple):
@@ -54,7 +55,7 @@ class Claimer(Protocol):
 
 class Line:
     def __init__(self) -> None:
-        self._claimers: dict[Claimer, None] = {}
+        self._claimers: dict[Claimer, object] = {}
         """In the order they came."""
         self._waits: list[tuple[float, int, Claimer]] = []
         """A heap of ends of waits. Entries of claimers that have left do not count."""
@@ -78,8 +79,9 @@ class Line:
                 self._waits = [entry for entry in self._waits if entry[2] in claimers]
                 heapify(self._waits)
 
-    def leave(self, claimer: Claimer) -> None:
-        self._claimers.pop(claimer, None)
+    def leave(self, claimer: Claimer) -> bool:
+        """False when it was not in line."""
+        return self._claimers.pop(claimer, _NOBODY) is not _NOBODY
 
     def first(self, count_max: int) -> tuple[list[Claimer], list[Wish]]:
         """Those who want something, `count_max` at most. Who wants nothing leaves."""

@@ -48,9 +48,7 @@ class DeadLetters:
     def begin(self, queue: Queue) -> None:
         """The queue has jobs to be moved."""
         if queue not in self._moving:
-            task = asyncio.get_running_loop().create_task(self._move_all(queue))
-            self._moving[queue] = task
-            task.add_done_callback(lambda _: self._moving.pop(queue, None))
+            self._moving[queue] = asyncio.get_running_loop().create_task(self._run(queue))
 
     async def stop(self) -> None:
         """What was not moved is dying again after a restart, or handed out once more."""
@@ -58,6 +56,13 @@ class DeadLetters:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _run(self, queue: Queue) -> None:
+        try:
+            await self._move_all(queue)
+        finally:
+            # Without a turn of the loop in between: jobs that die from now on begin another task.
+            self._moving.pop(queue, None)
 
     async def _move_all(self, queue: Queue) -> None:
         pause_s = PAUSE_S_MIN

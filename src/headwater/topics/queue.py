@@ -175,9 +175,9 @@ class Queue:
             self._gathering = True
             self._clock.call_later(jitter_ms / 1000, self._gathered)
 
-    def withdraw(self, claimer: Claimer) -> None:
-        """It waits no longer, and is not told."""
-        self._line.leave(claimer)
+    def withdraw(self, claimer: Claimer) -> bool:
+        """It waits no longer, and is not told. False: it did not wait, but may have jobs that are on their way."""
+        return self._line.leave(claimer)
 
     def woken(self) -> None:
         """There may be jobs. Whoever came within a jitter window that is open waits for its end."""

@@ -152,7 +152,11 @@ class QueueCalls:
         wait_ms = 0 if self._queues.closed else wanted.wait_ms
         lease_ms = queue.config.lease_ms if wanted.lease_ms is None else wanted.lease_ms
         until_s = self._engine.clock.monotonic_s() + wait_ms / 1000
-        queue.enter(_Claiming(self._engine, exchange, queue, Wish(wanted.max, lease_ms, wanted.node), until_s, timing))
+        wish = Wish(wanted.max, lease_ms, wanted.node)
+        claiming = _Claiming(self._engine, exchange, queue, wish, until_s, timing)
+        queue.enter(claiming)
+        if wait_ms and exchange.connection.exchanges[0] is exchange:
+            exchange.connection.stream(claiming)
 
     # ---- what becomes of jobs ---------------------------------------------------------------------------------------
 
@@ -275,7 +279,10 @@ class QueueCalls:
 
 
 class _Claiming:
-    """A claim over HTTP: a Claimer that does not stay."""
+    """A claim over HTTP: a Claimer that does not stay; while it waits, a Streamer of its connection.
+
+    One that waits behind other answers of its connection is no Streamer: it is found to be gone when the connection is.
+    """
 
     __slots__ = ("_engine", "_exchange", "_queue", "_timing", "_wish", "until_s")
 
@@ -296,6 +303,8 @@ class _Claiming:
 
     def got(self, jobs: list[Job] | Failure) -> None:
         exchange = self._exchange
+        if exchange.connection.streamer is self:
+            exchange.connection.streamer = None
         try:
             if isinstance(jobs, Failure):
                 exchange.fail(jobs)
@@ -315,6 +324,20 @@ class _Claiming:
             reply(self._exchange, 200, b'"jobs":[%b]' % texts[0], self._timing)
         else:
             reply_parts(self._exchange, [b'"jobs":[', *_commas(texts), b"]"], self._timing)
+
+    # ---- as a Streamer ----------------------------------------------------------------------------------------------
+
+    def drained(self) -> None: ...
+
+    def tick(self, now_s: float) -> None: ...
+
+    def stop(self) -> None:
+        """Its client sends no more, and may be gone: a job that it does not wait for is not lost with it."""
+        if self._queue.withdraw(self):
+            self.got([])
+
+    def lost(self) -> None:
+        self._queue.withdraw(self)
 
 
 # ---- texts ---------------------------------------------------------------------------------------------------------
