@@ -72,6 +72,9 @@ def test_runs_are_what_a_list_of_deleted_records_says(sizes: list[int], steps: l
             assert holes.holds(one) == (one in slow.deleted)
             alive = [other for other in range(one, count + 1) if other not in slow.deleted]
             assert holes.next_live(one) == alive[0]
+            assert holes.live_before(one) == max(
+                (other + 1 for other in range(slow.first, one) if other not in slow.deleted), default=one
+            )
             assert holes.before(one) == sum(other < one for other in slow.deleted)
             shared = Slow(sizes)
             shared.deleted = {other for other in slow.deleted if other < one}

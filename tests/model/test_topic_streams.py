@@ -99,6 +99,14 @@ def test_a_policy_moves_both_floors_and_does_not_count_what_was_deleted() -> Non
     assert retention.cut(subject.stream, subject.stream.tail, 1_000) is None
 
 
+def test_what_was_deleted_behind_the_last_record_that_a_policy_takes_is_not_lost() -> None:
+    subject = Subject(Retention(age_ms=10))
+    subject.write(5)
+    subject.delete(1, 2)
+    evolve(subject.stream, Trimmed(7, 3, 3, 1_000, evicted=True), 100)
+    assert subject.floors == (2, 4)
+
+
 @given(st.integers(1, 25), st.sets(st.integers(0, 24)), st.integers(1, 10))
 def test_a_cap_keeps_exactly_the_newest_records_that_are_there(count: int, deleted: set[int], cap: int) -> None:
     subject = Subject(Retention(records=cap))

@@ -80,6 +80,11 @@ class Holes:
         index = bisect_right(self._firsts, number) - 1
         return self._lasts[index] if index >= 0 and number < self._lasts[index] else number
 
+    def live_before(self, number: int) -> int:
+        """One more than the last number before this one that is in no run; `number` itself when that is the one."""
+        index = bisect_left(self._firsts, number) - 1
+        return self._firsts[index] if index >= 0 and number <= self._lasts[index] else number
+
     def after(self, offset: int) -> int:
         """Where a reader at `offset` goes on: there, or at the end of the run that it is in."""
         index = bisect_right(self._begins, offset) - 1

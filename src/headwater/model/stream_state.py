@@ -243,7 +243,8 @@ def evolve(stream: Stream, event: StreamEvent, position: int) -> None:
         stream.touch(event.at_ms)
     elif isinstance(event, Trimmed):
         if event.evicted:
-            stream.evict_floor = event.first_seq + 1
+            # What was deleted behind the last live record that goes is not lost.
+            stream.evict_floor = stream.holes.live_before(event.first_seq) + 1
         _forget_before(stream, event.earliest, event.first_seq, event.position, position, not event.evicted)
     elif isinstance(event, RecordsDeleted):
         stream.holes.add(event.runs)
