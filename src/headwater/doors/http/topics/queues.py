@@ -6,7 +6,9 @@ Owns the shapes of these requests and their limits. Never decides about a job: `
     POST .../ack     {"acks":[{"seq":7,"lease_id":812}]}                        -> they are done and deleted
     POST .../nack    {"nacks":[{"seq":7,"lease_id":812,"delay_ms":1000,"reason":"busy"}]}
     POST .../extend  {"extends":[{"seq":7,"lease_id":812,"lease_ms":60000}]}
-    GET  .../queue   GET .../peek?state=ready   POST .../purge {}
+    GET .../queue
+    GET .../peek?state=ready&limit=10
+    POST .../purge   {}
 
 There is no coroutine for a request. A claim that waits is no more than an entry in its queue's line.
 """
@@ -24,7 +26,7 @@ from headwater.doors.http.exchange import Exchange, Repeated
 from headwater.doors.http.topics import answers
 from headwater.doors.http.topics.answers import Timing, encode, reply, reply_parts, reply_value
 from headwater.doors.http.topics.config import LEASE_MS_MAX, LEASE_MS_MIN, NUMBER_MAX, decoded
-from headwater.doors.http.topics.records import DELAY_MS_MAX, Records, label
+from headwater.doors.http.topics.records import DELAY_MS_MAX, Answer, Records, label, written
 from headwater.doors.http.topics.routes import TopicRoutes, once_published
 from headwater.engine.engine import Engine
 from headwater.engine.loaded_stream import LoadedStream
@@ -110,7 +112,7 @@ class QueueCalls:
         self._post(routes, "purge", _nothing_of, self._purge)
         routes.verb("queue", "GET", self._show)
         routes.verb("peek", "GET", self._peek)
-        records.jobs = self._write
+        records.jobs = self._parted
 
     def _post(self, routes: TopicRoutes, verb: str, wanted: Callable[[bytes], T], act: Act[T]) -> None:
         """`wanted` makes of a body what `act` is given; it raises BadBody."""
@@ -245,37 +247,27 @@ class QueueCalls:
 
     # ---- writing ----------------------------------------------------------------------------------------------------
 
-    def _write(self, exchange: Exchange, stream: LoadedStream, command: Append, timing: Timing) -> None:
-        """See `Records.jobs`."""
+    def _parted(self, stream: LoadedStream, command: Append) -> tuple[Append, Answer]:
+        """See `Jobs`. A write by a producer goes on even without jobs: its tuple is noted."""
         parted = Split(command, {}, {})
         if job_keys.has_keys(command.labels):
             parted = job_keys.split(self._engine, stream, command)
         count = len(command.records)
 
-        def written(exchange: Exchange, outcome: Outcome) -> None:
-            if isinstance(outcome, Failure):
-                raise outcome
+        def answer(outcome: Outcome) -> bytes:
             if isinstance(outcome, Appended):
                 first, head = outcome.seq + 1, outcome.seq + len(outcome.records)
             elif parted.append.records or command.producer is not None:
-                fields = b'"seqs":[],"head_seq":%d,"duplicates":[],"duplicate":true' % shown_count(stream)
-                reply(exchange, 200, fields, timing)
-                return
+                return written(stream, outcome)
             else:
                 first = head = shown_count(stream)
-            fields = b'"seqs":[%b],"head_seq":%d,"duplicates":[%b]' % (
+            return b'"seqs":[%b],"head_seq":%d,"duplicates":[%b]' % (
                 _numbers(parted.seqs(first, count)),
                 head,
                 _numbers(parted.duplicates),
             )
-            reply(exchange, 200, fields, timing)
 
-        exchange.then = written
-        timing.judged()
-        if parted.append.records or command.producer is not None:
-            self._engine.submit(stream.key, parted.append, exchange)
-        else:
-            self._engine.group_of(stream).group.after_pending(exchange)
+        return parted.append, answer
 
 
 class _Claiming:

@@ -79,12 +79,12 @@ _decode_write = msgspec.json.Decoder(Write).decode
 _decode_record = msgspec.json.Decoder(_Record).decode
 _decode_text = msgspec.json.Decoder(str).decode
 
-Jobs = Callable[[Exchange, LoadedStream, Append, Timing], None]
-"""Takes a write to a topic that is a queue, in the place of the engine."""
 Told = Callable[[bytes | Failure], None]
-"""Takes the fields of a write's answer."""
-TakeJobs = Callable[[LoadedStream, Append, Told], None]
-"""The same where there is no request."""
+"""Is told what became of a write that is no request: the fields of an answer, or why there is none."""
+Answer = Callable[[Outcome], bytes]
+"""Makes the fields of an answer of what became of a write."""
+Jobs = Callable[[LoadedStream, Append], tuple[Append, Answer]]
+"""Takes from a write to a queue the jobs whose key is there already; what is left may be without records."""
 
 
 class Writes:
@@ -171,9 +171,7 @@ class Records:
         self._engine = engine
         self._writes = writes
         self.jobs: Jobs | None = None
-        """Who takes writes to queues."""
-        self.take_jobs: TakeJobs | None = None
-        """Who takes those that are no requests."""
+        """Who looks at writes to queues first."""
         self.admit: Callable[[LoadedStream], None] = lambda stream: None
         """Raises the failure that a write is refused with under pressure."""
 
@@ -214,12 +212,18 @@ class Records:
     def _submit(self, exchange: Exchange, stream: LoadedStream, write: Write, timing: Timing) -> None:
         command = self._admitted(stream, write)
         timing.waits_for_log = stream.durability <= Durability.DISK
-        if self.jobs is not None and stream.topic is not None and stream.topic.queue is not None:
-            self.jobs(exchange, stream, command, timing)
-            return
-        exchange.then = partial(self._written, stream, timing)
+        command, answer = self._parted(stream, command)
+        exchange.then = partial(self._written, answer, timing)
         timing.judged()
-        self._engine.submit(stream.key, command, exchange)
+        if command.records or command.producer is not None:
+            self._engine.submit(stream.key, command, exchange)
+        else:
+            self._engine.group_of(stream).group.after_pending(exchange)
+
+    def _parted(self, stream: LoadedStream, command: Append) -> tuple[Append, Answer]:
+        if self.jobs is not None and stream.topic is not None and stream.topic.queue is not None:
+            return self.jobs(stream, command)
+        return command, partial(written, stream)
 
     def _admitted(self, stream: LoadedStream, write: Write) -> Append:
         """Raises BadBody, TooManyRecords, and what `admit` raises."""
@@ -239,32 +243,29 @@ class Records:
         stream = group.loaded.find(key)
         if stream is None:
             raise StreamNotFound
-        command = self._admitted(stream, write)
-        is_queue = stream.topic is not None and stream.topic.queue is not None
-        if is_queue and self.take_jobs is not None:
-            self.take_jobs(stream, command, told)
-        elif is_queue and self.jobs is not None:
-            raise BadBody("topic: it is a queue; write its jobs by POST …/records")  # where keys are looked up
+        command, answer = self._parted(stream, self._admitted(stream, write))
+        if command.records or command.producer is not None:
+            group.submit(key, command, _Telling(answer, told))
         else:
-            group.submit(key, command, _Telling(stream, told))
+            group.after_pending(_Telling(answer, told))
 
-    def _written(self, stream: LoadedStream, timing: Timing, exchange: Exchange, outcome: Outcome) -> None:
+    def _written(self, answer: Answer, timing: Timing, exchange: Exchange, outcome: Outcome) -> None:
         if isinstance(outcome, Failure):
             raise outcome
-        reply(exchange, 200, written(stream, outcome), timing)
+        reply(exchange, 200, answer(outcome), timing)
 
 
 class _Telling:
     """A Waiter for a write that is no request."""
 
-    __slots__ = ("_stream", "_told")
+    __slots__ = ("_answer", "_told")
 
-    def __init__(self, stream: LoadedStream, told: Told) -> None:
-        self._stream = stream
+    def __init__(self, answer: Answer, told: Told) -> None:
+        self._answer = answer
         self._told = told
 
     def resolve(self, outcome: Outcome) -> None:
-        self._told(outcome if isinstance(outcome, Failure) else written(self._stream, outcome))
+        self._told(outcome if isinstance(outcome, Failure) else self._answer(outcome))
 
 
 def _not_found() -> None:
