@@ -209,3 +209,15 @@ def test_what_was_deleted_stays_so_in_the_lake_after_a_snapshot_or_a_policy_pass
     assert (subject.stream.deleted_seq, subject.stream.first_seq) == (8, 8)
     assert isinstance(subject.run(Trim(9)), Trimmed)
     assert subject.stream.deleted_seq == 9
+
+
+def test_jobs_that_are_deleted_one_by_one_leave_memory_together() -> None:
+    subject = Subject()
+    subject.write(20)
+    for number in range(2):
+        subject.delete(number)
+    assert (subject.stream.first_seq, subject.stream.timeline.seq) == (2, 0)
+    subject.delete(2)
+    assert (subject.stream.first_seq, subject.stream.timeline.seq, subject.stream.live_count) == (3, 3, 17)
+    assert isinstance(subject.run(Trim(4)), Trimmed)
+    assert subject.stream.timeline.seq == 4, "a trim frees what it trims"

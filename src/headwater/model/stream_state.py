@@ -27,6 +27,8 @@ from headwater.model.producers import Seen
 from headwater.model.row import Snapshot, StreamRow
 from headwater.model.timeline import Timeline
 
+DROPPED_AT_LEAST = 1_000
+"""Deleted records that memory lets go of together, where it holds many."""
 NEVER_MS = 1 << 62
 """A deadline that is not reached."""
 
@@ -248,7 +250,7 @@ def evolve(stream: Stream, event: StreamEvent, position: int) -> None:
         _forget_before(stream, event.earliest, event.first_seq, event.position, position, not event.evicted)
     elif isinstance(event, RecordsDeleted):
         stream.holes.add(event.runs)
-        _forget_before(stream, stream.earliest, stream.first_seq, 0, position, True)
+        _forget_before(stream, stream.earliest, stream.first_seq, 0, position, True, DROPPED_AT_LEAST)
     elif isinstance(event, Configured):
         stream.retention, stream.topic = event.retention, event.topic
     elif isinstance(event, SnapshotPublished):
@@ -261,7 +263,9 @@ def evolve(stream: Stream, event: StreamEvent, position: int) -> None:
     stream.position = position
 
 
-def _forget_before(stream: Stream, offset: int, seq: int, lost: int, position: int, deleted: bool) -> None:
+def _forget_before(
+    stream: Stream, offset: int, seq: int, lost: int, position: int, deleted: bool, at_least: int = 0
+) -> None:
     """Moves the earliest offset. Records that forks share stay; so does a snapshot, its author's only copy."""
     before, holes_count = stream.first_seq, len(stream.holes)
     stream.first_seq, stream.earliest = seq, offset = stream.holes.cut(seq, offset)
@@ -270,9 +274,17 @@ def _forget_before(stream: Stream, offset: int, seq: int, lost: int, position: i
         stream.deleted_seq, stream.deleted_offset = seq, offset
     if lost > stream.lost_position:
         stream.lost_position, stream.lost_at = lost, position
-    timeline = stream.timeline
-    if not stream.children and offset > timeline.start:
-        timeline.drop_before(timeline.index_until(offset))
+    if not stream.children:
+        _drop(stream.timeline, offset, at_least)
+
+
+def _drop(timeline: Timeline, offset: int, at_least: int) -> None:
+    """Memory lets go of what lies before the offset, when that is so many records or an eighth of what it holds: jobs
+    are deleted one by one, and each time everything after them would be moved."""
+    if offset > timeline.start:
+        index = timeline.index_until(offset)
+        if index >= at_least or index * 8 >= len(timeline.payloads):
+            timeline.drop_before(index)
 
 
 def settle(stream: Stream, end: int, position: int) -> int:
