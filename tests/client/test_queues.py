@@ -62,7 +62,7 @@ def test_a_job_given_back_comes_again_with_one_delivery_more(queue: Any) -> None
 
 def test_a_lease_that_ended_gives_the_job_to_the_next(queue: Any) -> None:
     queue.put("x")
-    (late,) = queue.claim(lease=0.001)
+    (late,) = queue.claim(lease=0.1)
     (next_one,) = queue.claim(wait=30)
     assert next_one.seq == late.seq
     for attempt in (late.ack, late.nack, late.extend):

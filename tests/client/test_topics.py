@@ -94,7 +94,14 @@ def test_bytes_that_are_no_text_come_back_as_bytes(hw: Any, name: str) -> None:
     topic = hw.topic(name)
     topic.create(content_type="application/octet-stream")
     topic.write_many([b"\xff\x00", "text"])
-    assert data(topic.records()) == [b"\xff\x00", "text"]
+    assert data(topic.records()) == [b"\xff\x00", b"text"]
+
+
+def test_text_comes_back_as_text(hw: Any, name: str) -> None:
+    topic = hw.topic(name)
+    topic.create(content_type="text/plain")
+    topic.write_many(["text", b"more"])
+    assert data(topic.records()) == ["text", "more"]
 
 
 def test_many_records_are_written_in_order_with_labels_of_their_own(hw: Any, name: str) -> None:
@@ -272,6 +279,7 @@ def test_routers_are_made_found_listed_and_deleted(hw: Any, name: str) -> None:
     hw.routers.delete(name)
     with pytest.raises(NotFound):
         hw.routers.get(name)
+    hw.routers.create(name, f"{name}-from", f"{name}-to")
     with pytest.raises(Conflict) as cycle:
-        hw.routers.create(name, f"{name}-from", f"{name}-from")
+        hw.routers.create(f"{name}-back", f"{name}-to", f"{name}-from")
     assert cycle.value.code == "router_cycle"

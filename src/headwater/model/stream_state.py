@@ -23,7 +23,7 @@ from headwater.model.events import (
 )
 from headwater.model.holes import Holes
 from headwater.model.json_mode import JSON
-from headwater.model.producers import Seen
+from headwater.model.producers import NUMBER_MAX, Seen
 from headwater.model.row import Snapshot, StreamRow
 from headwater.model.timeline import Timeline
 
@@ -137,6 +137,11 @@ class Stream:
             self.deadline_ms = at_ms + self.ttl_ms
         elif self.expires_ms is not None:
             self.deadline_ms = self.expires_ms
+
+    @property
+    def epoch(self) -> int:
+        """Tells a topic from one of the same name that was there before: its id, as far as a JSON number is exact."""
+        return self.sid & NUMBER_MAX
 
     @property
     def earliest_seq(self) -> int:

@@ -148,7 +148,7 @@ async def _find_place(queue: Queue, seq: int) -> None:
 def _letter(queue: Queue, job: TopicRecord) -> Labels:
     """The job's own labels, and what became of it."""
     own = job.labels or Labels()
-    epoch, name = queue.stream.sid, path_of(queue.stream.key)
+    epoch, name = queue.stream.epoch, path_of(queue.stream.key)
     meta = {} if own.meta is None else msgspec.json.decode(own.meta)
     meta["dead_letter"] = {
         "topic": name,

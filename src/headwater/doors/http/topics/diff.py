@@ -110,7 +110,7 @@ def _told(stream: LoadedStream, wanted: Wanted, from_seq: int, head: int, record
         shown,
         min(stream.earliest_seq, shown + 1),
         floor,
-        stream.sid,
+        stream.epoch,
         next_seq >= shown,
         from_seq + 1 if lost else 0,
         floor - 1 if lost else 0,
@@ -160,8 +160,8 @@ class Diffs:
 
     def _read(self, exchange: Exchange, key: str, asked: Wanted, wait_ms: int, epoch: int, timing: Timing) -> None:
         stream = self.engine.find(key, True)
-        if epoch not in (-1, stream.sid):
-            raise EpochChanged(stream.sid, shown_count(stream))
+        if epoch not in (-1, stream.epoch):
+            raise EpochChanged(stream.epoch, shown_count(stream))
 
         def told(diff: Diff) -> None:
             if wait_ms and not diff.says_something and not stream.closed_visible:

@@ -97,12 +97,12 @@ class Answering:
         size = 0
         for index, one in enumerate(topics):
             stream = self._find(one)
-            if stream is None or one.epoch not in (NOW, stream.sid):
+            if stream is None or one.epoch not in (NOW, stream.epoch):
                 found.append((index, None))
                 continue
             from_seq = shown_count(stream) if one.from_seq == NOW else one.from_seq
             if begin:
-                found.append((index, Diff([], from_seq, shown_count(stream), 0, 0, stream.sid, False)))
+                found.append((index, Diff([], from_seq, shown_count(stream), 0, 0, stream.epoch, False)))
                 continue
             diff = await _read(self._engine, stream, Wanted(from_seq, wanted.limit, BATCH_BYTES_MAX, wanted.nodes))
             if diff.says_something or diff.next_seq != from_seq:

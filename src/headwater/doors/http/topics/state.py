@@ -34,5 +34,5 @@ def state_of(stream: LoadedStream) -> State:
         evict_floor=min(stream.evict_floor, head + 1),
         count=max(0, stream.live_count - hidden_count),
         bytes=max(0, stream.live_bytes - hidden_bytes),
-        epoch=stream.sid,
+        epoch=stream.epoch,
     )
