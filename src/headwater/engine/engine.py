@@ -181,6 +181,8 @@ class Engine:
 
     def _submit(self, key: str, command: Command, waiter: Waiter) -> None:
         group = self.group(key)
+        # The log would fence what is accepted. A refusal is answered without it, and has to be judged by the present.
+        self._demand_lease(group.number)
         if type(command) is Create and command.fork is not None:
             self._check_source(group, key, command.fork.source)
         group.submit(key, command, waiter)
