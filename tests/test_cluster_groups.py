@@ -45,8 +45,8 @@ def call(node: NodeProcess, name: str, said: Any) -> Response:
     return ask(node, "POST", f"/__headwater/cluster/{name}", (), json.dumps(said).encode())
 
 
-def until(holds: Callable[[], bool]) -> None:
-    deadline_s = monotonic() + WITHIN_S
+def until(holds: Callable[[], bool], within_s: float = WITHIN_S) -> None:
+    deadline_s = monotonic() + within_s
     while not holds():
         assert monotonic() < deadline_s, "it did not come to hold"
         sleep(0.05)
@@ -244,13 +244,15 @@ def test_a_log_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
+@pytest.mark.timeout(400)
 def test_nodes_join_leave_and_are_forgotten(tmp_path: Path) -> None:
     with a_cluster(tmp_path, nodes=2) as cluster:
         assert ask(cluster.nodes[0], "PUT", "/v1/stream/s", TEXT, b"a").status == 201
         third = cluster.add_node()
         third.start(wait=True)
         cluster.wait_ready()
-        until(lambda: len(set(owners(cluster).values())) == 3)
+        # A hand-over that a busy machine delays is tried again later.
+        until(lambda: len(set(owners(cluster).values())) == 3, 200)
         cluster.stop_node(0)
         until(lambda: all(len(seen(cluster)[what]) == count for what, count in (("nodes", 2), ("groups", GROUPS))))
         assert ask(third, "GET", "/v1/stream/s").body == b"a"

@@ -96,6 +96,7 @@ def test_agent_runs_go_from_an_empty_directory_to_a_picture_and_a_page_that_star
     assert (followed["status"], followed["tokens"]) == ("finished", str(first["tokens"].sum() + 1_005))
 
 
+@pytest.mark.soak  # several JVMs
 def test_the_declared_example_makes_of_the_same_events_what_the_script_makes(node: Node, tmp_path: Path) -> None:
     shutil.copytree(EXAMPLE, tmp_path / "example", ignore=shutil.ignore_patterns("tables"))
     script = tmp_path / "example" / "agent_runs.py"

@@ -204,6 +204,7 @@ def test_a_pipeline_that_cannot_be_read_is_told_with_its_place(tmp_path: Path, n
     assert told in done.output
 
 
+@pytest.mark.soak  # several JVMs
 @pytest.mark.full
 @pytest.mark.timeout(600)
 def test_a_job_says_nothing_of_spark_unless_it_is_asked_to(node: Node, tmp_path: Path) -> None:

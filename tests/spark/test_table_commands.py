@@ -57,6 +57,7 @@ def test_a_table_is_derived_and_its_streams_are_folded_from_the_command_line(nod
     assert [(one["job"], one["outcome"]) for one in told] == [("derive", "findings"), ("fold", "done")]
 
 
+@pytest.mark.soak  # several JVMs
 def test_what_no_stream_goes_by_is_told_and_can_be_a_failure(node: Node, tmp_path: Path) -> None:
     body = b'[{"n": 1}, "not an object"]'
     assert node.request("PUT", "/v1/stream/runs/a", JSON, body).status == 201
