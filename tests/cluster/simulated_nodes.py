@@ -170,7 +170,7 @@ class World:
 
         try:
             node.engine.submit(KEY, Append([payload], None, None), Told())
-        except NotServedHere:
+        except (NotServedHere, GroupMoved):
             self.refused.append(payload)
 
     def look(self, node: Node) -> list[bytes]:
