@@ -316,9 +316,9 @@ def to_streams(
 
     `payload` is an expression too. Without them they are what the format takes: the columns `stream`, in `bucket` if
     there is one, and `payload`, or else `value`; `tag`, `node`, `meta` and `key` become what the record carries.
-    Records of one write stand in a stream by `order_by`, then by payload. With a `producer_id` the same frame may be written
-    again and again; without one a second call appends a second time. A node that is away or busy is waited for,
-    `retry_s` at most. Raises what Spark raises.
+    Records of one write stand in a stream by `order_by`, then by payload. With a `producer_id` the same frame may be
+    written again and again; without one a second call appends a second time. A node that is away or busy is waited
+    for, `retry_s` at most. Raises what Spark raises.
     """
     shaped = _shaped(frame, stream, payload, order_by, partitions)
     order = [name for name in shaped.columns if name.startswith("order")]
