@@ -39,6 +39,7 @@ from headwater.model.stream import Unchanged
 from headwater.model.topics import QueueConfig
 from headwater.topics.cohorts import Claimer, Line
 from headwater.topics.handing import Answer, Handing
+from headwater.topics.queue_figures import QueueFigures
 from headwater.topics.queue_jobs import QueueJobs
 
 TIMER_S_MAX = 3600.0
@@ -78,6 +79,7 @@ class Queue:
         self.state = state
         self.jobs = QueueJobs(engine, stream)
         self.closed = False
+        self.figures = QueueFigures()
         self.trouble: str | None = None
         """Why jobs that were handed out often enough are not moved to the dead letters."""
         self.on_dying: Callable[[Queue], None] = lambda queue: None
@@ -160,6 +162,7 @@ class Queue:
             self.state.apply(event)
             if waiter is not None:
                 waiter.resolve(Unchanged(0, False))
+        self.figures.committed(event)
         if self.state.dying:
             self.on_dying(self)
 
@@ -252,9 +255,11 @@ class Queue:
 
     def _hand_out(self, shares: list[tuple[Claimer, list[int]]], event: Passed) -> bool:
         """Commits a pass and has its jobs told of. True: workers stand in line again, who may get more."""
+        begun_s = self._clock.monotonic_s()
         handings = [Handing(self.jobs, who, share, self._bytes_max, self.give_back) for who, share in shares]
 
         def logged(outcome: Outcome) -> None:
+            self.figures.hand_times.add(self._clock.monotonic_s() - begun_s, len(handings))
             for handing in handings:
                 handing.logged(outcome)
 
@@ -380,6 +385,7 @@ class Queue:
             self._tell_when_durable(tell, Done([], verdict.failed))
             return
         done = Done([seq for seq, _ in event.jobs], verdict.failed, [seq for seq, _ in event.dead])
+        self.figures.nacks_count += len(done.done) + len(done.dead)
         connections = self._connections([*done.done, *done.dead])
         self._commit_and_tell(event, tell, done)
         self._line_up(connections)
