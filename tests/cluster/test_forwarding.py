@@ -12,6 +12,7 @@ import pytest
 from headwater.cluster.forwarding import HELD_BYTES_MAX, PLACED, Upstream
 from headwater.doors.http.exchange import Exchange
 from headwater.doors.http.wire import Request
+from headwater.histogram import Histogram
 from tests.cluster.owners import CHUNKED, DONE, World, found, get, in_a_world, post, refusal, until, within
 
 # ---- whole answers -----------------------------------------------------------------------------------------------
