@@ -11,7 +11,7 @@ from typing import Any
 
 HEAD_BYTES_MAX = 256 * 1024
 RECEIVE_BYTES = 256 * 1024
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 
 Headers = Mapping[str, str | bytes] | Iterable[tuple[str, str | bytes]]
 
