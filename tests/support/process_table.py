@@ -54,5 +54,3 @@ def running_with(text: str) -> dict[int, str]:
         if text in command and not is_gone(pid):
             found[pid] = command
     return found
-
-
