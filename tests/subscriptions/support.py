@@ -18,7 +18,7 @@ from tests.support.http import Response
 from tests.support.node import Node
 
 LOCAL = {"HEADWATER_WEBHOOK_ALLOW_LOCAL": "true"}
-WITHIN_S = 30.0
+WITHIN_S = 60.0
 JSON = {"Content-Type": "application/json"}
 
 Said = tuple[int, dict[str, Any]]

@@ -265,7 +265,7 @@ class EventStream:
                 event = self._parse(block)
                 if event is not None:
                     yield event
-        if pending.strip():
+        if any(line and not line.startswith(b":") for line in pending.split(b"\n")):  # comments are no part of an event
             raise BadResponse(f"event stream ended inside an event: {bytes(pending)!r}")
         self.ended_cleanly = True
 
