@@ -39,6 +39,7 @@ from headwater.model.stream import Unchanged
 from headwater.model.topics import QueueConfig
 from headwater.topics.cohorts import Claimer, Line
 from headwater.topics.handing import Answer, Handing
+from headwater.topics.jobs_ahead import Room
 from headwater.topics.queue_jobs import QueueJobs
 
 TIMER_S_MAX = 3600.0
@@ -69,6 +70,7 @@ class Queue:
         stream: LoadedStream,
         state: QueueState,
         bytes_max: int,
+        room: Room,
         on_closed: Callable[[Queue], None],
     ) -> None:
         """`bytes_max`: of the jobs that one claim gets, beyond the first."""
@@ -76,7 +78,7 @@ class Queue:
         self.engine = engine
         self.stream = stream
         self.state = state
-        self.jobs = QueueJobs(engine, stream)
+        self.jobs = QueueJobs(engine, stream, room)
         self.closed = False
         self.trouble: str | None = None
         """Why jobs that were handed out often enough are not moved to the dead letters."""
@@ -235,6 +237,7 @@ class Queue:
         claimers, wishes = self._line.first(claimers_max)
         fitting = self._fitting_count()
         wishes = [one if one.max <= fitting else msgspec.structs.replace(one, max=fitting) for one in wishes]
+        jobs.ahead.cursor = state.claim_cursor
         found = model.claim(state, wishes, jobs, now_ms)
         standing = False
         if found.event is not None:
@@ -455,6 +458,7 @@ class Queue:
         if self.closed:
             return
         self.closed = True
+        self.jobs.ahead.forget()
         self._on_closed(self)
         workers, self._workers = self._workers, {}
         for worker in workers.values():
