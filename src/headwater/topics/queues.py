@@ -114,6 +114,7 @@ class Queues:
         """A state out of the log: jobs may have gone since, and the connections of that life have ended."""
         state = queue.state
         queue.check()
+        queue.meet_clock()
         state.prune(queue.jobs.is_live)
         for connection in list(state.connections):
             event = model.release(state, connection)
