@@ -69,7 +69,9 @@ _ONCE = (
     *(b"sec-websocket-key", b"sec-websocket-version"),
 )
 """Headers whose repetition would leave it open which one is meant."""
-_LISTS = (b"connection", b"upgrade")
+FORWARDING = frozenset((b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto"))
+"""What proxies say of a request. Only trusted ones are believed: of all other connections these are left out."""
+_LISTS = (b"connection", b"upgrade", *FORWARDING)
 """Headers of which each line is one part of a list (RFC 9110, 5.3)."""
 _HEAD_END = b"\r\n\r\n"
 _NO_CHUNKS = b"0\r\n\r\n"
@@ -121,6 +123,7 @@ class RequestParser:
     """Feed it bytes; it returns what became complete. After it raised a Failure it takes no more."""
 
     __slots__ = (
+        "_believes",
         "_body",
         "_body_max",
         "_budget",
@@ -160,6 +163,8 @@ class RequestParser:
         budget: Budget | None = None,
     ) -> None:
         self._heads = Heads() if heads is None else heads
+        self._believes = False
+        """Forwarding headers are kept."""
         self._budget = Budget(1 << 62) if budget is None else budget
         self._head_max = head_bytes_max
         self._headers_max = header_count_max
@@ -197,6 +202,11 @@ class RequestParser:
         """How much of the body that is arriving has come."""
         self.rest: bytearray | None = None
         """What came after a request for a WebSocket. It is the last request of its connection, whatever the answer."""
+
+    def believe(self, heads: Heads) -> None:
+        """The client is a trusted proxy. Its heads are remembered apart: of others they would mean something else."""
+        self._believes = True
+        self._heads = heads
 
     def feed(self, data: bytes) -> list[Parsed]:
         """What these bytes completed, in order. Raises a Failure that stands alone.
@@ -236,6 +246,11 @@ class RequestParser:
     def method(self) -> bytes:
         """That of the request whose body has not come yet, or could not be taken."""
         return b"" if self._request is None else self._request.method
+
+    @property
+    def headers(self) -> dict[bytes, bytes]:
+        """Of the same request, once they are complete."""
+        return {} if self._request is None else self._request.headers
 
     @property
     def target(self) -> bytes:
@@ -319,11 +334,13 @@ class RequestParser:
         headers = self._headers
         if name in headers and name.startswith(_ONCE):
             self._fail(BadRequest(f"the header {name.decode('latin-1')} is given more than once"))
-        value = value.rstrip()  # llhttp leaves the blanks behind a value in it
-        headers[name] = headers[name] + b", " + value if name in _LISTS and name in headers else value
         self._header_count += 1
         if self._header_count > self._headers_max:
             self._fail(TooManyHeaders(self._headers_max))
+        if name in FORWARDING and not self._believes:
+            return
+        value = value.rstrip()  # llhttp leaves the blanks behind a value in it
+        headers[name] = headers[name] + b", " + value if name in _LISTS and name in headers else value
 
     def on_headers_complete(self) -> None:
         parser = self._parser
