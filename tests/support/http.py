@@ -12,7 +12,7 @@ from typing import Any
 
 HEAD_BYTES_MAX = 256 * 1024
 RECEIVE_BYTES = 256 * 1024
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 
 Headers = Mapping[str, str | bytes] | Iterable[tuple[str, str | bytes]]
 
@@ -277,7 +277,7 @@ class EventStream:
                 event = self._parse(block)
                 if event is not None:
                     yield event
-        if pending.strip():
+        if any(line and not line.startswith(b":") for line in pending.split(b"\n")):  # comments are no part of an event
             raise BadResponse(f"event stream ended inside an event: {bytes(pending)!r}")
         self.ended_cleanly = True
 

@@ -63,6 +63,7 @@ class QueueLeases:
             state.restore(rest)
         else:
             state.apply(decode_event(rest))
+        state.at_ms = at_ms
         self._changed.add(sid)
 
     def restore(self, things: dict[str, bytes]) -> None:

@@ -22,6 +22,7 @@ from headwater.model.topics import QueueConfig
 from headwater.ports import Rng
 from headwater.topics.access import TopicAccess
 from headwater.topics.dead_letters import DeadLetters
+from headwater.topics.jobs_ahead import Room
 from headwater.topics.queue import Queue, leases_of
 
 QUEUES_MAX = 10_000
@@ -38,6 +39,7 @@ class Queues:
         self._rng = rng
         self.claim_bytes_max = claim_bytes_max
         self._letters = DeadLetters(engine, access)
+        self._room = Room()
         self._by_sid: dict[int, Queue] = {}
         self._looked_count = 0
         """As many were there when those that hold nothing were last looked for."""
@@ -100,7 +102,7 @@ class Queues:
             state = QueueState(config, first_lease_id)
         else:
             state = kept
-        queue = Queue(self._engine, stream, state, self.claim_bytes_max, self._forget)
+        queue = Queue(self._engine, stream, state, self.claim_bytes_max, self._room, self._forget)
         queue.on_dying = self._letters.begin
         self._engine.follow(stream, queue)
         self._by_sid[stream.sid] = queue
@@ -112,6 +114,7 @@ class Queues:
         """A state out of the log: jobs may have gone since, and the connections of that life have ended."""
         state = queue.state
         queue.check()
+        queue.meet_clock()
         state.prune(queue.jobs.is_live)
         for connection in list(state.connections):
             event = model.release(state, connection)
@@ -127,6 +130,7 @@ class Queues:
                 if queue.stream.sid not in leases.states:
                     self._engine.unfollow(queue.stream, queue)
                     queue.closed = True
+                    queue.jobs.ahead.forget()
                     self._forget(queue)
         self._looked_count = len(self._by_sid)
 
