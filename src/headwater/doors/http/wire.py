@@ -14,6 +14,7 @@ from io import BytesIO
 import httptools
 
 from headwater.doors.http.chunked import ChunkedBody
+from headwater.doors.http.request_kinds import is_encoded, is_snapshot, is_websocket
 from headwater.doors.http.respond import METHODS
 from headwater.errors import (
     BadRequest,
@@ -376,7 +377,7 @@ class RequestParser:
             self._host = host
         # Snapshots have a limit of their own, and it has to be known before the body arrives.
         limit, setting = self._body_max, "body_bytes_max"
-        if method == b"PUT" and _is_snapshot(request.target):
+        if method == b"PUT" and is_snapshot(request.target):
             limit, setting = self._snapshot_max, "snapshot_bytes_max"
         length = headers.get(b"content-length")
         # llhttp has seen that it is a number, but any count of zeros may stand in front of it.
@@ -390,7 +391,7 @@ class RequestParser:
             if coding.lower() != b"chunked":
                 raise TransferCodingUnknown
             self._chunks = ChunkedBody(limit, setting, self._head_max, self._headers_max)
-        if b"content-encoding" in headers and method in (b"PUT", b"POST", b"PATCH") and _is_encoded(headers):
+        if b"content-encoding" in headers and method in (b"PUT", b"POST", b"PATCH") and is_encoded(headers):
             raise EncodedBody
         if b"expect" in headers:
             if headers[b"expect"].lower() != b"100-continue":
@@ -455,7 +456,7 @@ class RequestParser:
         self._target = b""
         self._chunks = None
         self.state = IDLE
-        if b"upgrade" in request.headers and _is_websocket(request):
+        if b"upgrade" in request.headers and is_websocket(request.method, request.target, request.headers):
             # What follows may be frames already: it is kept until the request has had its turn.
             request.keep_alive = False
             self.rest = bytearray()
@@ -480,22 +481,3 @@ def _resolve_target(request: Request) -> None:
         request.headers[b"host"] = found[1]
     elif target != b"*" or request.method != b"OPTIONS":
         raise BadRequest("the target is neither a path nor an http URL")
-
-
-def _is_encoded(headers: dict[bytes, bytes]) -> bool:
-    codings = headers[b"content-encoding"].lower().split(b",")
-    return any(coding.strip() not in (b"", b"identity") for coding in codings)
-
-
-def _is_snapshot(target: bytes) -> bool:
-    """Below /v1/stream/ anything is a stream's name; elsewhere /{bucket}/{stream}/snapshot/{offset} is what it says."""
-    path = target.partition(b"?")[0]
-    return b"/snapshot/" in path and not path.startswith(b"/v1/")
-
-
-def _is_websocket(request: Request) -> bool:
-    """A request for a WebSocket where there are some: /v0/ws and /v0/topics/{topic}/ws."""
-    if request.method != b"GET" or b"websocket" not in request.headers[b"upgrade"].lower():
-        return False
-    path = request.target.partition(b"?")[0]
-    return path.startswith(b"/v0/") and path.endswith(b"/ws")
