@@ -217,8 +217,8 @@ def _check_places(stream: Stream, runs: list[Run]) -> None:
         at_tail = run.last == stream.count and run.end != stream.tail
         if run.begin < offset or run.end > stream.tail or at_front or at_tail or stream.holes.contradicts(run):
             raise RuntimeError(
-                f"records [{run.first}, {run.last}) of stream {stream.sid} cannot lie at [{run.begin}, {run.end}): it has "
-                f"[{stream.first_seq}, {stream.count}) at [{stream.earliest}, {stream.tail})"
+                f"records [{run.first}, {run.last}) of stream {stream.sid} cannot lie at [{run.begin}, {run.end}): "
+                f"it has [{stream.first_seq}, {stream.count}) at [{stream.earliest}, {stream.tail})"
             )
         offset = run.end
 
