@@ -93,11 +93,11 @@ class Group:
         self.hot_bytes_max = hot_bytes_max
         self._answers = PendingAnswers(log)
         self.unlogged_heads = UnloggedHeads(log, clock, self.loaded.has)
-        self._visibility = Visibility(log, self._answers)
+        self._visibility = Visibility(log, self._answers, clock)
+        self.batches = self._visibility.batches
         self.observers = self._visibility.observers
         self._unpublished = self._visibility.unpublished
-        self._commit_due = False
-        self._told_failure = False
+        self._commit_due = self._told_failure = False
         self._retention = RetentionRules(self.loaded)
 
     def give_out_after(self, sid: int) -> None:
@@ -147,7 +147,7 @@ class Group:
             self._answers.answer(waiter, event, stream)
         elif type(event) is Created:
             stream, position = self._create(event, source)
-            self._publish_later(stream.key, position, waiter, event, stream)
+            self._publish_later(position, waiter, event, stream)
         elif type(event) is CreatedAndAppended:
             stream, _ = self._create(event.created, None)
             # Synced with the creation, whatever the stream's class: both have one answer.
@@ -252,8 +252,7 @@ class Group:
             if position > log.synced:
                 answers.sync.append((position, waiter, outcome, stream))
                 if not self._commit_due:
-                    self._commit_due = True
-                    self.soon(self._commit)
+                    self._plan_commit()
                 return
         elif durability == 1 and position > log.written:
             answers.disk_target = position
@@ -289,7 +288,7 @@ class Group:
         position = self.log.add(event, True)
         self.loaded.delete(stream, event, position)
         self._retention.due.pop(stream.sid, None)
-        self._publish_later(stream.key, position, waiter, event, stream)
+        self._publish_later(position, waiter, event, stream)
 
     def _let_go(self, stream: LoadedStream, event: Trimmed | SnapshotPublished, waiter: Waiter | None) -> None:
         """Readers know at once that data is gone; that it is gone for good is acknowledged when it is durable."""
@@ -347,14 +346,12 @@ class Group:
             self._answers.sync.append((position, waiter, event, stream))
             self._want_commit()
 
-    def _publish_later(
-        self, key: str, position: int, waiter: Waiter | None, event: Outcome, stream: LoadedStream
-    ) -> None:
+    def _publish_later(self, position: int, waiter: Waiter | None, event: Outcome, stream: LoadedStream) -> None:
         self._answers.sync_target = position
         if position <= self.log.synced:
             self._visibility.publish(stream, event)
         else:
-            self._unpublished[key] = position
+            self._unpublished[stream.key] = position
         self._queue(position, waiter, event, stream)
 
     def barrier(self, waiter: Waiter) -> None:
@@ -365,11 +362,16 @@ class Group:
 
     def _want_commit(self) -> None:
         if not self._commit_due and self.log.tail > self.log.written:
-            self._commit_due = True
-            self.soon(self._commit)
+            self._plan_commit()
+
+    def _plan_commit(self) -> None:
+        self._commit_due = True
+        self.batches.begin()
+        self.soon(self._commit)
 
     def _commit(self) -> None:
         self._commit_due = False
+        self.batches.hand_over()
         self.log.commit()
 
     # ---- the watermark ------------------------------------------------------------------------------------------
@@ -378,7 +380,9 @@ class Group:
         """The log's watermarks moved, or it failed: answers and wake-ups that were waiting leave now."""
         self._visibility.progress()
         if self.log.failure is not None:
-            self._fail()
+            # Nothing that waits can be promised any more. What was visible stays readable.
+            self._told_failure = True
+            self._answers.fail(self.unavailable())
 
     @property
     def failed(self) -> bool:
@@ -393,11 +397,6 @@ class Group:
         failure = self.log.failure
         # Fenced: what was not acknowledged is not in the log, and never will be.
         return GroupMoved(self.number) if failure is None or failure.kind == FENCED else LogUnavailable(failure.reason)
-
-    def _fail(self) -> None:
-        """Nothing that waits can be promised any more. What was visible stays readable."""
-        self._told_failure = True
-        self._answers.fail(self.unavailable())
 
     # ---- reading ------------------------------------------------------------------------------------------------
 
