@@ -9,11 +9,11 @@ import itertools
 import os
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from headwater.setting_rules import CLUSTER_RULES, MEMORY_RULE, RELATIONS
+from headwater.setting_rules import CLUSTER_RULES, MEMORY_RULE, OPEN_RULE, RELATIONS
 from headwater.setting_values import (
     AUTO,
     GIB,
@@ -40,7 +40,7 @@ OFF = "off"
 WORKERS_MAX, GROUPS_MAX = 256, 1_024
 
 SERVING, STORAGE, HTTP, S3P = "Serving", "Log and memory", "HTTP connections", "S3P"
-CLUSTER = "Cluster"
+CLUSTER, SECURITY = "Cluster", "Security"
 READING, STREAMS, LOGGING = "Reading and following", "Streams and producers", "Logging"
 
 
@@ -99,6 +99,22 @@ class Settings:
     )
     webhook_allow_local: bool = _row(
         SERVING, "flag", False, "Let webhooks call http://localhost and 127.0.0.x; for development only."
+    )
+
+    auth: str = _choice(
+        SECURITY,
+        "auto",
+        ("auto", "on", "off"),
+        "Whether clients need a key, a token or a signed URL; auto is off, and refuses to start on another address.",
+    )
+    open_to_everyone: bool = _row(
+        SECURITY, "flag", False, "Serve without authentication on addresses that other machines reach."
+    )
+    admin_key_file: str = _text(
+        SECURITY,
+        AUTO,
+        "auto, or a path",
+        "File with a key that may do everything, whatever the directory of keys says; auto is none.",
     )
 
     cluster: str = _row(
@@ -287,6 +303,10 @@ class Settings:
         return None if isinstance(self.groups, str) else self.groups
 
     @property
+    def auth_on(self) -> bool:
+        return self.auth == "on"
+
+    @property
     def in_cluster(self) -> bool:
         return self.cluster != OFF
 
@@ -338,14 +358,11 @@ class Resolved:
     def warnings(self) -> list[str]:
         """What is allowed and worth a second look before serving."""
         found = []
-        addresses = (("listen", self.settings.listen_address), ("s3p", self.settings.s3p_address))
-        for name, address in addresses:
-            if address is None or is_loopback(address[0]):
-                continue
+        for name in () if self.settings.auth_on else _open_doors(asdict(self.settings)):
             found.append(
                 f"{self.sources[name]}: {getattr(self.settings, name)} can be reached from other machines and "
-                "there is no authentication yet: whoever reaches it can read, write and delete everything; "
-                "use 127.0.0.1, or let only a trusted network or proxy through"
+                "authentication is off: whoever reaches it can read, write and delete everything; "
+                "turn auth on, or let only a trusted network or proxy through"
             )
         if self.settings.webhook_allow_local:
             found.append(
@@ -449,6 +466,12 @@ def _unknown(given: _Given) -> Problem:
     return Problem(given.where, "no such setting", change)
 
 
+def _open_doors(values: Mapping[str, Any]) -> list[str]:
+    """The settings by which clients on other machines reach this one."""
+    doors = [name for name in ("listen", "s3p") if values[name] != OFF]
+    return [name for name in doors if not is_loopback(parse_listen(values[name])[0])]
+
+
 def _contradictions(values: Mapping[str, Any], sources: Mapping[str, str], broken: set[str]) -> Iterator[Problem]:
     if values["memory"] and sources["data"] != "default" and not broken & {"memory", "data"}:
         yield Problem(f"{sources['memory']} and {sources['data']}", MEMORY_RULE, "leave out one of the two")
@@ -456,6 +479,10 @@ def _contradictions(values: Mapping[str, Any], sources: Mapping[str, str], broke
         for is_so, rule, change in CLUSTER_RULES:
             if is_so(values):
                 yield Problem(sources["cluster"], rule, change)
+    if values["auth"] != "on" and not values["open_to_everyone"] and not broken & {"auth", "listen", "s3p"}:
+        for name in _open_doors(values):
+            wrong = f"{values[name]} can be reached from other machines, and authentication is off"
+            yield Problem(sources[name], wrong, OPEN_RULE)
     for relation in RELATIONS:
         pair = relation.first, relation.second
         if values["s3p"] == OFF and relation.first.startswith("s3p_"):

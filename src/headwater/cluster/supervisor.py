@@ -37,6 +37,8 @@ KILL_AFTER_S = 15.0
 _PREFIX, _LOCK, _KEYS = "headwater-sockets-", "sockets.lock", "webhook-keys"
 
 log = structlog.get_logger("headwater.supervisor")
+_SAY = b"say "
+"""Begins a line of a worker that is for whoever started the node."""
 
 
 class CannotListen(Exception):
@@ -122,7 +124,9 @@ class Worker:
         with suppress(ConnectionError):
             process.stdin.write(msgspec.json.encode(self._order) + b"\n")
             await process.stdin.drain()
-        return await process.stdout.readline() == b"ready\n"
+        while (line := await process.stdout.readline()).startswith(_SAY):
+            print(line.removeprefix(_SAY).decode("utf-8", "replace"), end="", flush=True)
+        return line == b"ready\n"
 
     async def keep(self) -> None:
         """Waits for the process to end and starts it again, until it is stopped and has ended."""

@@ -16,11 +16,13 @@ from typing import Any, Protocol
 from headwater.config import Settings
 from headwater.doors import faults
 from headwater.doors.http import large_writes
+from headwater.doors.http.access import Access
 from headwater.doors.http.exchange import Exchange, Receiver, Streamer, Upstream
 from headwater.doors.http.respond import Responder
 from headwater.doors.http.slices import Slicer
 from headwater.doors.http.wire import BODY, HEAD, IDLE, Budget, Continue, Heads, Parsed, Request, RequestParser
 from headwater.errors import Failure, RequestTimeout
+from headwater.security.principals import Identity
 
 PIPELINE_MAX = 256
 """Unanswered requests of one connection; beyond it the socket is not read."""
@@ -42,6 +44,7 @@ class Server(Protocol):
     """What the connections of one listener share."""
 
     settings: Settings
+    access: Access
     responder: Responder
     heads: Heads
     bodies: Budget
@@ -82,6 +85,7 @@ class Connection(asyncio.Protocol):
         "_server",
         "_transport",
         "exchanges",
+        "identity",
         "internal",
         "paused",
         "receiver",
@@ -97,6 +101,7 @@ class Connection(asyncio.Protocol):
         settings = server.settings
         self._server = server
         self.internal = server.internal
+        self.identity = Identity(server.internal or not server.access.guard.on)
         self.responder = server.responder
         self.slicer = server.slicer
         self._parser = RequestParser(
@@ -251,6 +256,7 @@ class Connection(asyncio.Protocol):
     def stream(self, streamer: Streamer) -> None:
         """Hands the connection to an answer that is written over time."""
         self.streamer = streamer
+        self.identity.epoch = self.identity.generation = -1
         if self._ended or self._server.closing:
             self.after_others(self._stop_streamer)
 
@@ -349,7 +355,10 @@ class Connection(asyncio.Protocol):
     def tick(self, now_s: float) -> None:
         """Enforces time limits; called by the server's sweep about twice a second."""
         if self.streamer is not None:
-            self.streamer.tick(now_s)
+            if not self._server.access.goes_on(self.identity, self.exchanges):
+                self._stop_streamer()
+            if self.streamer is not None:
+                self.streamer.tick(now_s)
             return
         if self._lingering:
             quiet = now_s >= self._deadline_s and not self._goes_on(now_s, self._discarded_bytes, LINGER_S)
