@@ -126,6 +126,11 @@ class Node:
         self._lake_calls: LakeCalls | None = None
         self._bulk_snapshots: BulkSnapshots | None = None
 
+    @property
+    def policy(self) -> policy.Policy:
+        """What each route asks of a client; complete once the node has started."""
+        return self._access.policy
+
     async def start(self, http: tuple[str, int], s3p: tuple[str, int] | None) -> str:
         """Recovers and listens; returns HOST:PORT. Raises CannotStart, LogCorrupt or LogContradiction."""
         settings, groups = self.settings, self._groups
@@ -178,7 +183,7 @@ class Node:
         metrics.add(*readings.topic_gauges(topics, sockets), *readings.delivery_gauges(delivery, admission))
         if s3p is not None:
             members = None if groups.membership.alone else groups.membership
-            self._s3p = S3pServer(settings, engine, members, self._placing)
+            self._s3p = S3pServer(settings, engine, members, self._placing, self._access.guard)
             metrics.add(*readings.s3p_gauges(self._s3p))
         if groups.calls is not None:
             routes.call(MEMBERS_PREFIX, partial(_answer, groups.calls), policy.MEMBERS)

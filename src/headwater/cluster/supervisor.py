@@ -34,7 +34,7 @@ STEADY_S = 10.0
 KILL_AFTER_S = 15.0
 """Beyond the grace of open requests: what has not ended by then is killed."""
 
-_PREFIX, _LOCK, _KEYS = "headwater-sockets-", "sockets.lock", "webhook-keys"
+_PREFIX, _LOCK, _SECRETS = "headwater-sockets-", "sockets.lock", ("webhook-keys", "url-key")
 
 log = structlog.get_logger("headwater.supervisor")
 _SAY = b"say "
@@ -274,7 +274,7 @@ def _remove_left_behind(base: Path) -> None:
                 with (path / _LOCK).open("rb") as lock:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     for inside in path.iterdir():
-                        if stat.S_ISSOCK(inside.lstat().st_mode) or inside.name == _KEYS:
+                        if stat.S_ISSOCK(inside.lstat().st_mode) or inside.name in _SECRETS:
                             inside.unlink()
                     if [inside.name for inside in path.iterdir()] == [_LOCK]:
                         (path / _LOCK).unlink()

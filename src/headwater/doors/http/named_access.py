@@ -86,8 +86,8 @@ class RouterAccess:
         self._engine = engine
         self._routers = routers
         state = access.policy.state
-        state("/v0/routers", policy.LISTING)
-        state("/v0/routers/{router}", policy.KNOWN)
+        state("/v0/routers", policy.ROUTERS)
+        state("/v0/routers/{router}", policy.ROUTER)
         engine.questions.register(_ROUTER, self._answer)
 
     async def known(self, exchange: Exchange, name: str) -> None:

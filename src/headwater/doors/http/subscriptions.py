@@ -55,14 +55,21 @@ JWKS_MAX_AGE_S = 300
 
 RULES = {
     "jwks.json": policy.OPEN_PAGE,
-    "subscriptions/{id}": policy.KNOWN,
-    "subscriptions/{id}/streams": policy.KNOWN,
-    "subscriptions/{id}/streams/{path}": policy.KNOWN,
-    "subscriptions/{id}/claim": policy.KNOWN,
+    "subscriptions/{id}": policy.SUBSCRIPTION,
+    "subscriptions/{id}/streams": policy.SUBSCRIPTION_DO,
+    "subscriptions/{id}/streams/{path}": policy.SUBSCRIPTION_STREAM,
+    "subscriptions/{id}/claim": policy.SUBSCRIPTION_DO,
     "subscriptions/{id}/ack": policy.WAKE,
     "subscriptions/{id}/callback": policy.WAKE,
     "subscriptions/{id}/release": policy.WAKE,
 }
+_KNOWN = {
+    (b"", False): policy.SUBSCRIPTION,
+    (b"streams", False): policy.SUBSCRIPTION_DO,
+    (b"streams", True): policy.SUBSCRIPTION_STREAM,
+    (b"claim", False): policy.SUBSCRIPTION_DO,
+}
+"""By what follows an id, and whether a path follows that."""
 _BEARER = re.compile(r"[Bb]earer +([A-Za-z0-9._~+/=-]{1,1024})")
 
 Answer = Coroutine[None, None, None]
@@ -136,9 +143,12 @@ class Subscriptions:
         if action in (b"ack", b"callback", b"release") and not raw_path and section == b"subscriptions":
             access.ruled(exchange, policy.WAKE)
             return None
-        access.ruled(exchange, policy.KNOWN)
-        if section != b"subscriptions" or not raw_id or len(exchange.request.body) > BODY_BYTES_MAX:
-            raise NoSuchRoute if section != b"subscriptions" or not raw_id else BodyTooLarge(BODY_BYTES_MAX)
+        rule = _KNOWN.get((action, bool(raw_path)))
+        if section != b"subscriptions" or not raw_id or rule is None:
+            raise NoSuchRoute
+        access.ruled(exchange, rule)
+        if len(exchange.request.body) > BODY_BYTES_MAX:
+            raise BodyTooLarge(BODY_BYTES_MAX)
         if method == b"PUT" and action == b"":
             config, streams = self._config(_body(exchange))
             demand(exchange, *subscription_needs(config.pattern, streams, config.wake_stream))

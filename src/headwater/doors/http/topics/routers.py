@@ -68,9 +68,9 @@ class RouterCalls:
         """See `access.Judge`. The way of `handle`."""
         access, method = self._access.access, exchange.request.method
         if rest == b"":
-            access.ruled(exchange, policy.LISTING)
+            access.ruled(exchange, policy.ROUTERS)
             return None
-        access.ruled(exchange, policy.KNOWN)
+        access.ruled(exchange, policy.ROUTER)
         if not rest.startswith(b"/") or b"/" in rest[1:]:
             raise NoSuchRoute
         name = model.check_name(parse.path_text(rest[1:]))

@@ -63,7 +63,7 @@ class Topics:
         routes.verb("", "GET", self._get, Action.READ)
         routes.verb("", "PATCH", self._patch, Action.MANAGE)
         routes.verb("", "DELETE", self._delete, Action.MANAGE)
-        routes.page("topics", "GET", self._list, policy.LISTING)
+        routes.page("topics", "GET", self._list, policy.TOPICS)
 
     def _put(self, exchange: Exchange, key: str, query: bytes, timing: Timing) -> None:
         command = self._configs.create(key, exchange.request.body)
