@@ -37,8 +37,8 @@ from headwater.doors.http.admin.lake import LakeCalls
 from headwater.doors.http.admin.matches import matches
 from headwater.doors.http.admin.pipeline import Pipeline
 from headwater.doors.http.admin.plan import Plans
+from headwater.doors.http.admin.tokens import BUCKETS_PREFIX, SIGN, BucketCalls, TokenCalls
 from headwater.doors.http.admin.tokens import PREFIX as TOKENS_PREFIX
-from headwater.doors.http.admin.tokens import SIGN, BucketCalls, TokenCalls
 from headwater.doors.http.admin.usage import Usage
 from headwater.doors.http.buckets import Buckets
 from headwater.doors.http.bulk_append import Batches
@@ -223,7 +223,7 @@ class Node:
         routes = Routes(settings, streams, buckets, snapshots, batches, elsewhere, self._access)
         if self._directory is not None:
             of_bucket = BucketCalls(buckets, self._directory, self._access)
-            routes.call(BucketCalls.PREFIX, of_bucket.handle, of_bucket.judge)
+            routes.call(BUCKETS_PREFIX, of_bucket.handle, of_bucket.judge)
             tokens = TokenCalls(self._directory, self._access, engine.clock, settings.stream_name_bytes_max)
             routes.call(TOKENS_PREFIX, tokens.handle, tokens.judge)
             routes.call(SIGN, tokens.sign, policy.SIGN)

@@ -3,6 +3,9 @@ Never holds bytes of framing: a command that exists has been checked against the
 
 import msgspec
 
+TOKEN_BYTES_MAX = 16 * 1024
+"""Of what AUTH brings."""
+
 
 class Limits(msgspec.Struct, frozen=True):
     """Section 11 of the spec, apart from what concerns connections.

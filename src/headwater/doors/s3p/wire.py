@@ -8,6 +8,7 @@ from typing import Final, NoReturn, TypeVar, assert_never
 
 import msgspec
 
+from headwater.doors.s3p import commands
 from headwater.doors.s3p.commands import Append, Auth, Command, Create, Delete, Limits, Placed, Read, Trim
 from headwater.doors.s3p.replies import Code, Failure, printable
 
@@ -96,7 +97,6 @@ def _refuse(message: str, code: Code = Code.BAD_FORMAT) -> NoReturn:
 _T = TypeVar("_T")
 # A reading that may run out of input: it yields how many bytes, from the position reached, it needs to go on.
 _Reading = Generator[int, None, _T]
-_TOKEN_BYTES_MAX: Final = 16 * 1024
 Taken = Command | Auth | Placed | Failure
 
 
@@ -386,12 +386,10 @@ class Parser:
                 assert_never(schema.verb)
 
     def _auth(self) -> _Reading[Auth]:
-        spelled = yield from self._bulk(
-            "command name", _COMMAND_BYTES_MAX, Code.BAD_FORMAT, "unknown command: name too long"
-        )
+        spelled = yield from self._bulk("command name", _COMMAND_BYTES_MAX, Code.BAD_FORMAT, "unknown command")
         if spelled.upper() != b"AUTH":
             _refuse(f"malformed command: {printable(spelled)} has more elements than 2")
-        return Auth((yield from self._bulk("token", _TOKEN_BYTES_MAX, Code.LIMITS, "the token is too long")))
+        return Auth((yield from self._bulk("token", commands.TOKEN_BYTES_MAX, Code.LIMITS, "the token is too long")))
 
     def _placed(self, command: Command) -> Placed:
         parts = _PLACEMENT.fullmatch(self._placement or b"")

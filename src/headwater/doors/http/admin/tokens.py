@@ -32,6 +32,7 @@ from headwater.security.principals import KEY, Action, BadScope, Need, Scope, pa
 
 PREFIX = "/__headwater/tokens"
 SIGN = "/__headwater/sign"
+BUCKETS_PREFIX = "/__headwater/buckets"
 BODY_BYTES_MAX = 256 * 1024
 OVERLAP_S_DEFAULT, OVERLAP_S_MAX = 3_600, 30 * 86_400
 EXPIRES_S_MAX = 10 * 366 * 86_400
@@ -203,15 +204,13 @@ class TokenCalls:
 class BucketCalls:
     """Calls about a bucket by its name, whatever it is: `/__headwater/buckets/{bucket}` and below."""
 
-    PREFIX = "/__headwater/buckets"
-
     def __init__(self, buckets: Buckets, directory: Directory, access: Access) -> None:
         self._buckets = buckets
         self._directory = directory
         self._access = access
-        access.policy.state(f"{self.PREFIX}/{{bucket}}", _BUCKET)
-        access.policy.state(f"{self.PREFIX}/{{bucket}}/streams", policy.LISTING)
-        access.policy.state(f"{self.PREFIX}/{{bucket}}/public", _PUBLIC)
+        access.policy.state(f"{BUCKETS_PREFIX}/{{bucket}}", _BUCKET)
+        access.policy.state(f"{BUCKETS_PREFIX}/{{bucket}}/streams", policy.LISTING)
+        access.policy.state(f"{BUCKETS_PREFIX}/{{bucket}}/public", _PUBLIC)
 
     def judge(self, exchange: Exchange, rest: bytes, query: bytes) -> None:
         """See `access.Judge`."""
