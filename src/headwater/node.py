@@ -78,8 +78,10 @@ from headwater.local_groups import LocalGroups
 from headwater.model.subscriptions import path_of
 from headwater.observe import readings
 from headwater.observe.cluster_readings import NodeReadings
+from headwater.observe.group_readings import LoopDelay, group_readings, process_readings
 from headwater.observe.health import Health
 from headwater.observe.metrics import Metrics
+from headwater.observe.timings import timings
 from headwater.ports import BlobsUnavailable, SystemClock, SystemRng
 from headwater.security import policy
 from headwater.security.directory import Directory
@@ -125,6 +127,7 @@ class Node:
         self._queues: Queues | None = None
         self._lake_calls: LakeCalls | None = None
         self._bulk_snapshots: BulkSnapshots | None = None
+        self._loop_delay = LoopDelay(SystemClock())
 
     @property
     def policy(self) -> policy.Policy:
@@ -146,7 +149,7 @@ class Node:
         webhooks = WebhookClient(settings.webhook_allow_local)
         self._subscriptions = subscriptions = Manager(engine, groups.keys(rng), webhooks, rng)
         groups.recover(subscriptions)
-        responder = Responder(settings.cors_origin, settings.memory)
+        responder = Responder(settings.cors_origin, settings.memory, settings.cors_credentials)
         streams = DurableStreams(engine, settings, responder, engine.clock, rng)
         soon = asyncio.get_running_loop().call_soon
         if self._access.guard.on:
@@ -178,7 +181,11 @@ class Node:
         sockets = topics.serve_sockets(WebSockets(settings, bodies, message_bytes_max=MESSAGE_BYTES_MAX))
         self._http = HttpServer(settings, routes, responder, bodies, access=self._access)
         metrics = self._pages(routes, engine, self._http)
-        metrics.add(*readings.engine_gauges(engine), *readings.http_gauges(self._http, streams))
+        since_start = readings.SinceStart(engine)
+        metrics.add(*readings.engine_gauges(engine, since_start), *readings.http_gauges(self._http, streams))
+        metrics.add(*readings.answer_gauges(responder, streams), *readings.queue_gauges(self._queues))
+        metrics.add(*timings(since_start, streams, subscriptions, self._queues, self._forwarder))
+        metrics.add(*group_readings(engine), *process_readings(self._loop_delay, clock))
         metrics.add(*readings.subscription_gauges([subscriptions]), *readings.router_gauges(self._routers))
         metrics.add(*readings.topic_gauges(topics, sockets), *readings.delivery_gauges(delivery, admission))
         if s3p is not None:
@@ -194,6 +201,7 @@ class Node:
         await groups.serve()
         await self._directory.start()
         await self._listen(engine, http, s3p)
+        self._loop_delay.start()
         return self._address
 
     async def _lake(self, store: ObjectStore, clock: SystemClock, rng: SystemRng) -> DeltaLake | None:
@@ -366,6 +374,7 @@ class Node:
 
     async def stop(self) -> None:
         """Ends everything. May be called after a failed start."""
+        self._loop_delay.close()
         doors = [door for door in (self._http, self._s3p) if door is not None]
         for door in doors:
             door.wind_down()
@@ -407,7 +416,7 @@ def _answer(calls: Calls, exchange: Exchange, rest: bytes, query: bytes) -> None
     async def answer() -> None:
         status, body = await calls.answer(rest[1:].decode("latin-1"), exchange.request.body)
         headers = [("Content-Type", "application/msgpack")]
-        exchange.reply(exchange.responder.full(status, headers, body, exchange.request.keep_alive))
+        exchange.reply(exchange.responder.to_member(status, headers, body, exchange.request.keep_alive))
 
     exchange.run(answer())
 

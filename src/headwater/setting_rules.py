@@ -97,9 +97,3 @@ CLUSTER_RULES: tuple[tuple[Callable[[Mapping[str, Any]], bool], str, str], ...] 
 """What a cluster rules out: whether it is so, why that cannot be, what to change."""
 
 MEMORY_RULE = "memory keeps nothing, so it cannot be combined with a data directory that was given explicitly"
-
-OPEN_RULE = (
-    "give auth: on, so that clients need a key (`--auth on`; the first key is printed at start), or open_to_everyone "
-    "(`--open-to-everyone`) where a network or a proxy in front lets only the right clients through"
-)
-"""What to do instead of serving everybody who reaches the machine."""

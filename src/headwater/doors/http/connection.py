@@ -17,7 +17,9 @@ from headwater.config import Settings
 from headwater.doors import faults
 from headwater.doors.http import large_writes
 from headwater.doors.http.access import Access
+from headwater.doors.http.client_address import HERE, Proxies, peer_of
 from headwater.doors.http.exchange import Exchange, Receiver, Streamer, Upstream
+from headwater.doors.http.headers import Headers
 from headwater.doors.http.respond import Responder
 from headwater.doors.http.slices import Slicer
 from headwater.doors.http.wire import BODY, HEAD, IDLE, Budget, Continue, Heads, Parsed, Request, RequestParser
@@ -47,6 +49,8 @@ class Server(Protocol):
     access: Access
     responder: Responder
     heads: Heads
+    proxy_heads: Heads
+    proxies: Proxies
     bodies: Budget
     slicer: Slicer
     closing: bool
@@ -88,10 +92,12 @@ class Connection(asyncio.Protocol):
         "identity",
         "internal",
         "paused",
+        "peer",
         "receiver",
         "responder",
         "slicer",
         "streamer",
+        "through_proxy",
         "unjudged",
         "upstreams",
         "waiting",
@@ -139,13 +145,24 @@ class Connection(asyncio.Protocol):
         self.unjudged: Exchange | None = None
         """A request whose body is still being read in slices: nothing after it may be judged before it."""
         self.paused = False
+        self.peer = HERE
+        """The address at the other end: the client's, a proxy's, or that of another process."""
+        self.through_proxy = False
+        """A trusted proxy is at the other end."""
 
     # ---- asyncio calls these ------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]  # uvloop's transports are not asyncio's by class
         transport.set_write_buffer_limits(high=self._server.settings.write_buffer_bytes_max)  # type: ignore[attr-defined]
-        if not self._server.admit(self):
+        server = self._server
+        self.peer = peer_of(transport.get_extra_info("peername"))
+        if server.internal:
+            self._parser.believe(server.heads)  # what others were not to say was left out where they are connected
+        elif server.proxies.trusts(self.peer):
+            self.through_proxy = True
+            self._parser.believe(server.proxy_heads)
+        if not server.admit(self):
             self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -344,7 +361,7 @@ class Connection(asyncio.Protocol):
                 self.write(_CONTINUE)
                 self._enter(self._phase)  # the client begins to send its body now
             elif isinstance(item, Failure):
-                request = Request(self._parser.method, self._parser.target, {}, "1.1")
+                request = Request(self._parser.method, self._parser.target, self._parser.headers, "1.1")
                 request.keep_alive = False
                 exchange = Exchange(self, request)
                 exchanges.append(exchange)
@@ -388,6 +405,10 @@ class Connection(asyncio.Protocol):
             self.abort()
         elif not self.exchanges and self._phase == IDLE:
             self.close()  # one whose request is still arriving is answered first
+
+    def client_address(self, headers: Headers) -> str:
+        """Of the client of a request with these headers: its own, unless a trusted proxy says whom it speaks for."""
+        return self._server.proxies.client(self.peer, headers) if self.through_proxy else self.peer
 
     @property
     def closing(self) -> bool:

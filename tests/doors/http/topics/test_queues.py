@@ -175,6 +175,24 @@ def test_jobs_that_only_the_lake_holds_are_claimed_and_acked(new: New, node: Nod
     assert [(job["seq"], job["data"]) for job in peeked] == [(21, "later")]
 
 
+def test_a_backlog_in_the_lake_is_handed_out_in_order_and_each_job_once(new: New, node: Node) -> None:
+    topic = new(queue={})
+    count = 5_000  # several times as many as are read at once
+    topic.post([{"data": number} for number in range(count)])
+    assert node.request("POST", "/__headwater/flush").status == 200
+    assert ack(topic, *claim(topic, max=3))["acked"] == [1, 2, 3]
+    back, *others = claim(topic, max=700)
+    assert post(topic, "nack", {"nacks": [held(back)]})["released"] == [4]
+    assert ack(topic, *others)["failed"] == []
+    rest: list[dict[str, Any]] = []
+    while jobs := claim(topic, max=999):
+        rest += jobs
+        ack(topic, *jobs[::2])
+    assert [job["data"] for job in rest] == [3, *range(703, count)]
+    ack(topic, *rest)
+    assert topic.data() == [] and counts(topic) == (0, 0, 0, 0)
+
+
 def test_a_lease_from_before_the_flush_is_acked_after_it(new: New, node: Node) -> None:
     topic = new(queue={})
     topic.write(*range(6))
