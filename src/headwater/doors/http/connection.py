@@ -11,18 +11,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
 
-from headwater.config import Settings
 from headwater.doors import faults
 from headwater.doors.http import large_writes
-from headwater.doors.http.access import Access
-from headwater.doors.http.client_address import HERE, Proxies, peer_of
+from headwater.doors.http.client_address import HERE, peer_of
 from headwater.doors.http.exchange import Exchange, Receiver, Streamer, Upstream
 from headwater.doors.http.headers import Headers
-from headwater.doors.http.respond import Responder
-from headwater.doors.http.slices import Slicer
-from headwater.doors.http.wire import BODY, HEAD, IDLE, Budget, Continue, Heads, Parsed, Request, RequestParser
+from headwater.doors.http.shared import Server
+from headwater.doors.http.wire import BODY, HEAD, IDLE, Continue, Parsed, Request, RequestParser
 from headwater.errors import Failure, RequestTimeout
 from headwater.security.principals import Identity
 
@@ -40,36 +36,6 @@ WAITING_BYTES_MAX = 4 * 1024 * 1024
 EARLY_BYTES_MAX = 64 * 1024
 """What a client sends after a request for a WebSocket that is not answered yet; beyond it the socket is not read."""
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-
-
-class Server(Protocol):
-    """What the connections of one listener share."""
-
-    settings: Settings
-    access: Access
-    responder: Responder
-    heads: Heads
-    proxy_heads: Heads
-    proxies: Proxies
-    bodies: Budget
-    slicer: Slicer
-    closing: bool
-    winding_down: bool
-    internal: bool
-    head_bytes_max: int
-    header_count_max: int
-    body_bytes_max: int
-
-    @property
-    def now_s(self) -> float: ...
-
-    def admit(self, connection: Any) -> bool:
-        """False when there are too many connections, or none are taken any more."""
-        ...
-
-    def forget(self, connection: Any) -> None: ...
-
-    def handle(self, exchange: Exchange) -> None: ...
 
 
 class Connection(asyncio.Protocol):
