@@ -147,6 +147,19 @@ class Holes:
             found.append(Run(first, run.last, begin, run.end))
         return found
 
+    def contradicts(self, run: Run) -> bool:
+        """Whether a run that lies between those that are there, by its numbers, does not lie there by its offsets."""
+        index = bisect_left(self._firsts, run.first)
+        if index:
+            last, end = self._lasts[index - 1], self._ends[index - 1]
+            if run.begin < end or (run.first == last and run.begin != end):
+                return True
+        if index < len(self._firsts):
+            first, begin = self._firsts[index], self._begins[index]
+            if run.end > begin or (run.last == first and run.end != begin):
+                return True
+        return run.end < run.begin
+
     def more(self, runs: Iterable[Run]) -> int:
         """How many more runs there would be with these, which lie outside those that are there. Less than none when
         they close gaps."""
