@@ -18,6 +18,7 @@ import msgspec
 from headwater.config import Settings
 from headwater.doors.http import bulk_labels
 from headwater.doors.http import headers as parse
+from headwater.doors.http.access import refusal
 from headwater.doors.http.bulk_answers import Answer, Gather
 from headwater.doors.http.bulk_entries import AT_ONCE_BYTES_MAX, REQUEST_TIMES, BulkEntry, Pause, bulk_entries
 from headwater.doors.http.by_owner import ask_owner, other_owner
@@ -43,9 +44,11 @@ from headwater.model.commands import Append, Create, Producer
 from headwater.model.labels import held_bytes
 from headwater.model.names import bucket_of
 from headwater.model.stream import Unchanged
+from headwater.security.principals import Action, Need
 from headwater.topics import job_keys
 
 FRAMES_MAX = 512
+APPENDS, CREATES = Action.APPEND, Action.APPEND | Action.CREATE
 BATCH_BYTES_MAX = 32 * 1024 * 1024
 _SIZE = Struct(">I")
 
@@ -151,6 +154,7 @@ class Batches:
                 yield None
 
     def _submit_entries(self, exchange: Exchange, packed: bool) -> Work:
+        principal = exchange.principal
         body = exchange.request.body
         entries = yield from bulk_entries(body, packed, self._records_max)
         request = _Request(Gather(len(entries), partial(exchange.json, 200), exchange.broke))
@@ -158,6 +162,9 @@ class Batches:
         for index, entry in enumerate(entries):
             try:
                 wish = self._wish(entry, packed)
+                needed = APPENDS if wish.command.create is None else CREATES
+                if not principal.may(needed, wish.key):
+                    raise refusal(principal, Need(needed, wish.key))
                 records = wish.command.records
                 if records and (entry.records is not None or wish.command.content_type == json_mode.JSON):
                     yield from _check_json(records)
