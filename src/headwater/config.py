@@ -274,6 +274,11 @@ class Settings:
         "Form of log lines; auto is text on a terminal and json elsewhere.",
     )
 
+    slow_request_ms: int = _whole(
+        LOGGING, 1_000, 0, HOUR_MS, "Requests that take so long are logged, unless they wait for records; 0 is off."
+    )
+    access_log: bool = _row(LOGGING, "flag", False, "Log a line for each HTTP request that is no append.")
+
     profile: str = _text(LOGGING, "off", "off, or a file", "File for a profile of the event loop, written on shutdown.")
 
     @property

@@ -19,6 +19,7 @@ from headwater.doors.http import large_writes
 from headwater.doors.http.exchange import Exchange, Receiver, Streamer, Upstream
 from headwater.doors.http.respond import Responder
 from headwater.doors.http.slices import Slicer
+from headwater.doors.http.watch import Watch
 from headwater.doors.http.wire import BODY, HEAD, IDLE, Budget, Continue, Heads, Parsed, Request, RequestParser
 from headwater.errors import Failure, RequestTimeout
 
@@ -43,6 +44,7 @@ class Server(Protocol):
 
     settings: Settings
     responder: Responder
+    watch: Watch
     heads: Heads
     bodies: Budget
     slicer: Slicer
@@ -407,7 +409,11 @@ class Connection(asyncio.Protocol):
     def _start(self, request: Request) -> None:
         if self._server.winding_down:
             request.keep_alive = False
-        exchange = Exchange(self, request)
+        known = request.known
+        if known is not None and known.is_append:
+            exchange = Exchange(self, request)
+        else:
+            exchange = self._server.watch.begin(self, request)
         self.exchanges.append(exchange)
         self._server.handle(exchange)
 

@@ -49,10 +49,11 @@ class Request:
 class KnownHead:
     """A head that was parsed before, and what a handler wants to remember about every request that begins with it."""
 
-    __slots__ = ("body_size", "memo", "request")
+    __slots__ = ("body_size", "is_append", "memo", "request")
 
     def __init__(self, request: Request, body_size: int) -> None:
         self.request = request
+        self.is_append = is_append(request)
         self.body_size = body_size
         self.memo: object = None
 
@@ -69,6 +70,7 @@ _ONCE = (
     *(b"sec-websocket-key", b"sec-websocket-version"),
 )
 """Headers whose repetition would leave it open which one is meant."""
+_EVER_NEW = frozenset((b"producer-seq", b"stream-seq", b"x-request-id", b"traceparent"))
 _LISTS = (b"connection", b"upgrade")
 """Headers of which each line is one part of a list (RFC 9110, 5.3)."""
 _HEAD_END = b"\r\n\r\n"
@@ -106,7 +108,7 @@ class Heads:
         headers = request.headers
         if not request.keep_alive or b"transfer-encoding" in headers or b"expect" in headers:
             return
-        if b"producer-seq" in headers or b"stream-seq" in headers:
+        if not headers.keys().isdisjoint(_EVER_NEW):
             return  # these change with every request
         size = len(request.body)
         like = Request(request.method, request.target, headers, request.version)
@@ -449,6 +451,16 @@ class RequestParser:
         self._over = True
         if self._failure is None:
             self._failure = failure
+
+
+def is_append(request: Request) -> bool:
+    """A POST to a stream, or one that brings records to a topic or to many streams."""
+    target = request.target
+    if request.method != b"POST":
+        return False
+    if target.startswith(b"/v0/"):
+        return target.partition(b"?")[0].endswith(b"/records")
+    return not target.startswith((b"/__headwater/", b"/v1/stream/__ds/")) or target == b"/__headwater/append"
 
 
 def _resolve_target(request: Request) -> None:
