@@ -32,6 +32,7 @@ from headwater.doors.http.admin.cluster import ClusterCalls, no_cluster
 from headwater.doors.http.admin.erasures import Erasures
 from headwater.doors.http.admin.groups import PREFIX as GROUPS_PREFIX
 from headwater.doors.http.admin.groups import GroupCalls
+from headwater.doors.http.admin.hottest import HottestCall
 from headwater.doors.http.admin.lake import LakeCalls
 from headwater.doors.http.admin.matches import matches
 from headwater.doors.http.admin.pipeline import Pipeline
@@ -231,6 +232,7 @@ class Node:
         routes.call("/__headwater/plan", Plans(engine, groups, self._lake_calls).handle)
         usage = Usage(engine)
         routes.call("/__headwater/usage", usage.handle)
+        routes.call("/__headwater/hottest", HottestCall(engine, self._groups.in_cluster).handle)
         groups.call("usage", usage.of_group)
         administration = Administration(engine, settings, lambda: self._address)
         routes.call("/__headwater/config", administration.config)

@@ -13,6 +13,7 @@ from headwater.doors.http.exchange import Exchange
 from headwater.doors.http.live_reads import BodyPump
 from headwater.doors.http.respond import Responder
 from headwater.doors.http.slices import Slicer
+from headwater.doors.http.watch import Watch
 from headwater.doors.http.wire import Budget, Heads
 
 WINDOW_S = 10.0
@@ -30,6 +31,7 @@ class Hand:
         self.responder = Responder("*", keeps_nothing=True)
         self.heads, self.bodies = Heads(), Budget(1 << 30)
         self.slicer = Slicer(self.bodies)
+        self.watch = Watch(self.settings, lambda: 0.0)
         self.closing = self.winding_down = False
         self.internal = False
         self.head_bytes_max = self.settings.head_bytes_max
