@@ -45,7 +45,7 @@ def top(urls: Urls = None, interval: Interval = 2.0, once: Once = False, as_json
 
     Keys: q quits, p pauses, + and - change the interval.
 
-    Exit codes: 0 ended as asked; 1 a node refused to tell, or was lost; 2 no node answers, or the command was wrong.
+    Exit codes: 0 ended as asked; 1 no node answers, or the one that was named refuses; 2 the command was wrong.
 
     Example: headwater top --url http://10.0.0.1:4437 --once
     """

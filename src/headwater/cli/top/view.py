@@ -84,9 +84,9 @@ def _summary(found: Figures, width: int) -> list[RenderableType]:
     ]
     table = Table.grid(padding=(0, 1))
     for justify in ("left", "right", "right", "right"):
-        table.add_column(justify=justify, no_wrap=True)
+        table.add_column(justify=justify, no_wrap=True, min_width=10 if justify == "left" else None)
     table.add_column(width=1)
-    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True, min_width=7)
     table.add_column(no_wrap=True, overflow="ellipsis")
     wide = width >= WIDE
     if wide:
