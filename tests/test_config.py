@@ -291,7 +291,30 @@ def test_a_web_origin_is_taken(origin: str) -> None:
 
 @pytest.mark.parametrize("url", ["auto", "forwarded", "https://a.io", "http://[::1]:80", "https://a/b/", "http://a/"])
 def test_a_public_url_is_taken(url: str) -> None:
-    assert load({"public_url": url}, {}, None).public_url == url.rstrip("/")
+    given_all = {"public_url": url, "trusted_proxies": "127.0.0.1"}
+    assert load(given_all, {}, None).public_url == url.rstrip("/")
+
+
+def test_forwarded_needs_proxies_that_are_trusted() -> None:
+    [problem] = refused({"public_url": "forwarded"})
+    assert problem.startswith("--public-url: ") and "trusted_proxies" in problem
+
+
+def test_trusted_proxies_are_addresses_and_networks() -> None:
+    assert load({"trusted_proxies": " 127.0.0.1, fd00::/8"}, {}, None).trusted_proxies == "127.0.0.1/32,fd00::/8"
+    for wrong in ("10.0.0.1/8", "proxy.example", "127.0.0.1,", "none,127.0.0.1"):
+        [problem] = refused({"trusted_proxies": wrong})
+        assert problem.startswith("--trusted-proxies: ") and "10.0.0.0/8" in problem
+
+
+def test_several_web_origins_are_taken_and_credentials_go_with_named_ones() -> None:
+    origins = "https://a.example, https://b.example"
+    found = load({"cors_origin": origins, "cors_credentials": True}, {}, None)
+    assert found.cors_origins == ("https://a.example", "https://b.example")
+    [problem] = refused({"cors_credentials": True})
+    assert problem.startswith("--cors-credentials: ")
+    [problem] = refused({"cors_origin": "*,https://a.example"})
+    assert problem.startswith("--cors-origin: ")
 
 
 @pytest.mark.parametrize(

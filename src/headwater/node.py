@@ -134,7 +134,7 @@ class Node:
         webhooks = WebhookClient(settings.webhook_allow_local)
         self._subscriptions = subscriptions = Manager(engine, groups.keys(rng), webhooks, rng)
         groups.recover(subscriptions)
-        responder = Responder(settings.cors_origin, settings.memory)
+        responder = Responder(settings.cors_origin, settings.memory, settings.cors_credentials)
         streams = DurableStreams(engine, settings, responder, engine.clock, rng)
         soon = asyncio.get_running_loop().call_soon
         self._delivery = delivery = Delivery(soon, engine.clock.call_later, engine.clock)

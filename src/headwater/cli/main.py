@@ -15,6 +15,7 @@ from headwater.cli.doctor import doctor
 from headwater.cli.serve import EPILOG, serve, settings_or_exit, with_settings
 from headwater.cli.top import top
 from headwater.setting_rules import CLUSTER_RULES, MEMORY_RULE, RELATIONS
+from headwater.web_settings import RULES
 
 app = typer.Typer(
     help="Headwater: durable streams over plain HTTP.",
@@ -98,6 +99,7 @@ def guide() -> str:
             out.append(f"| {names} | {default} | {row.allowed} | {row.help} |\n")
     out.append("\n## How settings relate\n\n")
     out += [f"- {rule}.\n" for rule in (MEMORY_RULE, *(relation.rule for relation in RELATIONS))]
+    out += [f"- {rule}.\n" for rule in RULES]
     out += [f"- In a cluster: {rule}; {change}.\n" for _, rule, change in CLUSTER_RULES]
     return "".join(out)
 

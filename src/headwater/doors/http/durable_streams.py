@@ -15,7 +15,7 @@ from headwater.doors.http import headers as parse
 from headwater.doors.http import sse
 from headwater.doors.http.exchange import Exchange
 from headwater.doors.http.live_reads import SLICE_BYTES, LongPoll, ReadPump, SseFeed
-from headwater.doors.http.origin import base_url
+from headwater.doors.http.origin import Origin
 from headwater.doors.http.respond import Responder, path_of
 from headwater.doors.http.slices import Work
 from headwater.engine.engine import Engine
@@ -54,6 +54,7 @@ class DurableStreams:
     def __init__(self, engine: Engine, settings: Settings, responder: Responder, clock: Clock, rng: Rng) -> None:
         self._engine = engine
         self._settings = settings
+        self._origin = Origin(settings)
         self._responder = responder
         self._clock = clock
         self._rng = rng
@@ -270,7 +271,7 @@ class DurableStreams:
             start = 0 if outcome.forked is None else outcome.forked.at
             tail, closed = start + sum(map(len, outcome.records)), outcome.closed
             content_type = outcome.content_type
-            base = base_url(request.headers, self._settings.public_url) or ""
+            base = self._origin.base_url(request.headers) or ""
             status, answer = 201, [("Location", f"{base}{path_of(request.target)}")]
         elif type(outcome) is Unchanged:
             tail, closed = outcome.end, outcome.closed

@@ -84,9 +84,12 @@ class Line(Protocol):
     unjudged: Exchange | None
     upstreams: dict[int, Any] | None
     paused: bool
+    peer: str
 
     @property
     def closing(self) -> bool: ...
+
+    def client_address(self, headers: dict[bytes, bytes]) -> str: ...
 
     def send(self, data: bytes, keep_alive: bool) -> None:
         """A whole answer."""
@@ -146,6 +149,14 @@ class Exchange:
     def internal(self) -> bool:
         """True when another process of this node sent the request, or sent it on."""
         return self.connection.internal
+
+    @property
+    def client_address(self) -> str:
+        """The address of the client, as text: what limits, the audit log and log lines know it by.
+
+        Through a trusted proxy it is the one that the proxy names. Of an internal request it is the other process's.
+        """
+        return self.connection.client_address(self.request.headers)
 
     def only(self, method: bytes, rest: bytes = b"") -> None:
         """Refuses any other method, and a path that goes on."""
@@ -232,6 +243,8 @@ class Exchange:
     def reply(self, data: bytes) -> None:
         """The whole answer. It leaves when every answer in front of it has left."""
         connection = self.connection
+        if connection.responder.origins is not None:
+            data = connection.responder.for_origin(data, self.request.headers)
         exchanges = connection.exchanges
         if exchanges and exchanges[0] is self:
             exchanges.popleft()
@@ -244,7 +257,8 @@ class Exchange:
     def begin(self, head: bytes) -> None:
         """Writes the header block of an answer that follows part by part."""
         self.begun = True
-        self.connection.write(head)
+        responder = self.connection.responder
+        self.connection.write(head if responder.origins is None else responder.for_origin(head, self.request.headers))
 
     def empty(self, status: int, headers: list[tuple[str, str]]) -> None:
         """An answer without a body."""

@@ -9,6 +9,7 @@ import time
 
 from headwater import spans
 from headwater.config import Settings
+from headwater.doors.http.client_address import Proxies
 from headwater.doors.http.connection import Connection
 from headwater.doors.http.exchange import Exchange
 from headwater.doors.http.respond import Responder
@@ -51,7 +52,8 @@ class HttpServer(Listener[Connection]):
             self.header_count_max += INTERNAL_HEADERS_MORE
             self.body_bytes_max = 2 * settings.body_bytes_max + INTERNAL_BODY_BYTES_MORE
         self.responder = responder
-        self.heads = Heads()
+        self.heads, self.proxy_heads = Heads(), Heads()
+        self.proxies = Proxies(settings)
         self.bodies = bodies
         self.slicer = Slicer(self.bodies)
         self._routes = routes

@@ -22,7 +22,7 @@ import msgspec
 from headwater.config import Settings
 from headwater.doors.http import headers as parse
 from headwater.doors.http.exchange import Exchange
-from headwater.doors.http.origin import base_url
+from headwater.doors.http.origin import Origin
 from headwater.errors import (
     BadAck,
     BadHeader,
@@ -59,7 +59,7 @@ class Subscriptions:
     def __init__(self, manager: Manager, settings: Settings) -> None:
         self._manager = manager
         self._name_bytes_max = settings.stream_name_bytes_max
-        self._public_url = settings.public_url
+        self._origin = Origin(settings)
 
     def handle(self, exchange: Exchange, rest: bytes, query: bytes) -> None:
         """A request on `PREFIX` + `rest`. Raises Failure when it is refused at once."""
@@ -188,7 +188,7 @@ class Subscriptions:
 
     def _base_url(self, exchange: Exchange) -> str:
         """Where the client reaches the subscriptions."""
-        found = base_url(exchange.request.headers, self._public_url)
+        found = self._origin.base_url(exchange.request.headers)
         if found is None:
             raise BadHeader("Host", "expected the host and port that this server is reached by")
         return f"{found}{parse.FLAT_PREFIX}{model.RESERVED}"
