@@ -16,6 +16,7 @@ from structlog.testing import capture_logs
 from headwater.config import Settings
 from headwater.doors.http import request_ids
 from headwater.doors.http.exchange import Exchange
+from headwater.doors.http.respond import Responder
 from headwater.doors.http.watch import SLOW_LINES_AT_ONCE, Watch, Watched, waits
 from headwater.doors.http.wire import Request, RequestParser, is_append
 from headwater.engine.batch_times import SlowBatch
@@ -124,6 +125,7 @@ class Client:
 
     def __init__(self) -> None:
         self.exchanges: Any = deque()
+        self.responder = Responder("*", keeps_nothing=True)
         self.sent: list[bytes] = []
 
     def send(self, data: bytes, keep_alive: bool) -> None:
