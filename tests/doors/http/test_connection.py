@@ -8,6 +8,7 @@ import re
 
 from headwater.config import Settings
 from headwater.doors.http import connection as connections
+from headwater.doors.http.access import Access
 from headwater.doors.http.client_address import Proxies
 from headwater.doors.http.connection import Connection
 from headwater.doors.http.exchange import Exchange
@@ -34,6 +35,7 @@ class Hand:
         self.proxies = Proxies(self.settings)
         self.slicer = Slicer(self.bodies)
         self.watch = Watch(self.settings, lambda: 0.0)
+        self.access = Access()
         self.closing = self.winding_down = False
         self.internal = False
         self.head_bytes_max = self.settings.head_bytes_max

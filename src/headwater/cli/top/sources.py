@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
 
-from headwater.cli.client import BadUsage, Client, ClientError, NotUnderstood
+from headwater.cli.client import BadUsage, Client, ClientError, NotUnderstood, Refused
 from headwater.cli.ctl.cluster import ClusterSeen, seen_by, url_of
 from headwater.cli.top.figures import Look
 
@@ -79,7 +79,10 @@ class Nodes:
             with closing(Client(url, ANSWER_S_MAX)) as client:
                 metrics = _object(client, "/__headwater/metrics", {})
                 at_s = time.monotonic()
-                streams = _object(client, "/__headwater/hottest", {"limit": str(STREAMS_ASKED)}).get("streams", [])
+                try:
+                    streams = _object(client, "/__headwater/hottest", {"limit": str(STREAMS_ASKED)}).get("streams", [])
+                except Refused:
+                    streams = []  # whose key is for metrics alone may not see names
             return Look(name, url, at_s, metrics, streams)
         except ClientError as why:
             return Look(name, url, time.monotonic(), failure=why.message)

@@ -20,6 +20,7 @@ from headwater.doors.http.headers import Headers
 from headwater.doors.http.shared import Server
 from headwater.doors.http.wire import BODY, HEAD, IDLE, Continue, Parsed, Request, RequestParser
 from headwater.errors import Failure, RequestTimeout
+from headwater.security.principals import Identity
 
 PIPELINE_MAX = 256
 """Unanswered requests of one connection; beyond it the socket is not read."""
@@ -54,6 +55,7 @@ class Connection(asyncio.Protocol):
         "_server",
         "_transport",
         "exchanges",
+        "identity",
         "internal",
         "paused",
         "peer",
@@ -71,6 +73,7 @@ class Connection(asyncio.Protocol):
         settings = server.settings
         self._server = server
         self.internal = server.internal
+        self.identity = Identity(server.internal or not server.access.guard.on)
         self.responder = server.responder
         self.slicer = server.slicer
         self._parser = RequestParser(
@@ -236,6 +239,7 @@ class Connection(asyncio.Protocol):
     def stream(self, streamer: Streamer) -> None:
         """Hands the connection to an answer that is written over time."""
         self.streamer = streamer
+        self.identity.epoch = self.identity.generation = -1
         if self._ended or self._server.closing:
             self.after_others(self._stop_streamer)
 
@@ -334,7 +338,10 @@ class Connection(asyncio.Protocol):
     def tick(self, now_s: float) -> None:
         """Enforces time limits; called by the server's sweep about twice a second."""
         if self.streamer is not None:
-            self.streamer.tick(now_s)
+            if not self._server.access.goes_on(self.identity, self.exchanges):
+                self._stop_streamer()
+            if self.streamer is not None:
+                self.streamer.tick(now_s)
             return
         if self._lingering:
             quiet = now_s >= self._deadline_s and not self._goes_on(now_s, self._discarded_bytes, LINGER_S)

@@ -9,6 +9,7 @@ import time
 
 from headwater import spans
 from headwater.config import Settings
+from headwater.doors.http.access import Access
 from headwater.doors.http.client_address import Proxies
 from headwater.doors.http.connection import Connection
 from headwater.doors.http.exchange import Exchange
@@ -37,11 +38,14 @@ class HttpServer(Listener[Connection]):
         bodies: Budget,
         internal: bool = False,
         watch: Watch | None = None,
+        access: Access | None = None,
     ) -> None:
-        """`internal`: its clients are other processes of this node, which have admitted and limited theirs."""
+        """`internal`: its clients are other processes of this node, which have admitted and limited theirs. Without
+        `access` nobody is asked who they are."""
         super().__init__(INTERNAL_CONNECTIONS_MAX if internal else settings.connections_max)
         self.internal = internal
         self.watch = Watch(settings, self._loop.time) if watch is None else watch
+        self.access = Access() if access is None else access
         self.settings = settings
         # What processes ask of each other is made from a request of a client, and may take more room than it did.
         self.head_bytes_max = settings.head_bytes_max

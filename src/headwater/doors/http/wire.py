@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from io import BytesIO
+from typing import Any
 
 import httptools
 
@@ -50,13 +51,18 @@ class Request:
 class KnownHead:
     """A head that was parsed before, and what a handler wants to remember about every request that begins with it."""
 
-    __slots__ = ("body_size", "is_append", "memo", "request")
+    __slots__ = ("body_size", "epoch", "is_append", "memo", "needs", "principal", "request")
 
     def __init__(self, request: Request, body_size: int) -> None:
         self.request = request
         self.is_append = is_append(request)
         self.body_size = body_size
         self.memo: object = None
+        self.epoch = 0
+        """Up to which epoch of the guard its credential was judged, and allowed what it asks for. 0: no one asks."""
+        self.principal: object = None
+        self.needs: tuple[Any, ...] = ()
+        """Who it was, and what it asked for."""
 
 
 class Continue:
@@ -68,7 +74,7 @@ Parsed = Request | Continue
 IDLE, HEAD, BODY = 0, 1, 2
 _ONCE = (
     *(b"producer-", b"stream-", b"content-type", b"content-encoding", b"transfer-encoding", b"host", b"if-match"),
-    *(b"sec-websocket-key", b"sec-websocket-version"),
+    *(b"sec-websocket-key", b"sec-websocket-version", b"authorization"),
 )
 """Headers whose repetition would leave it open which one is meant."""
 _EVER_NEW = frozenset((b"producer-seq", b"stream-seq", b"x-request-id", b"traceparent"))
@@ -473,12 +479,10 @@ class RequestParser:
 
 def is_append(request: Request) -> bool:
     """A POST to a stream, or one that brings records to a topic or to many streams."""
-    target = request.target
-    if request.method != b"POST":
-        return False
-    if target.startswith(b"/v0/"):
-        return target.partition(b"?")[0].endswith(b"/records")
-    return not target.startswith((b"/__headwater/", b"/v1/stream/__ds/")) or target == b"/__headwater/append"
+    is_post, target = request.method == b"POST", request.target
+    if target.startswith((b"/__headwater/", b"/v1/stream/__ds/")):
+        return is_post and target == b"/__headwater/append"
+    return is_post and (not target.startswith(b"/v0/") or target.partition(b"?")[0].endswith(b"/records"))
 
 
 def _resolve_target(request: Request) -> None:
