@@ -1,6 +1,6 @@
 """Queues for as long as you like, by hand: `QUEUE_SOAK_S=600 pytest -m soak -s tests/crash/test_queue_soak.py`.
-Workers ack, give back, extend, forget and repeat themselves at random, jobs come with keys and delays, settle into the
-lake and are configured anew, and the node is killed in all this. It prints its figures, and the seed to have them again."""
+Workers ack, give back, extend, forget and repeat themselves at random, jobs come with keys and delays, settle and are
+configured anew, and the node is killed in all this. It prints its figures, and the seed to have them again."""
 
 from __future__ import annotations
 

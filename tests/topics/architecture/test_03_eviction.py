@@ -121,8 +121,8 @@ def by_id(topic: Topic) -> list[Any]:
 def test_age_is_exact_to_the_record_at_every_door_while_its_piece_is_still_there(
     node: Node, first: Callable[[Topic], list[Any]]
 ) -> None:
-    """§3.3: "advance past records whose ts < now - ttl_ms" is logical, and the piece is dropped when all of it is gone. One
-    piece holds both sorts here, and whoever asks first, at whichever door, is shown the younger ones alone."""
+    """§3.3: "advance past records whose ts < now - ttl_ms" is logical, and the piece is dropped when all of it is gone.
+    One piece holds both sorts here, and whoever asks first, at whichever door, is shown the younger ones alone."""
     topic = new_topic(node)
     write_old(topic, 1, 2, 3)
     topic.write(4, 5, 6)
