@@ -85,7 +85,7 @@ from headwater.observe.timings import timings
 from headwater.ports import BlobsUnavailable, SystemClock, SystemRng
 from headwater.security import policy
 from headwater.security.directory import Directory
-from headwater.security.new_guard import new_guard
+from headwater.security.new_guard import KeySets, key_sets, new_guard
 from headwater.setting_values import shown_address
 from headwater.start_refused import CannotStart
 from headwater.subscriptions.manager import Manager
@@ -111,6 +111,7 @@ class Node:
         self._announce = announce
         self._access = Access(new_guard(settings, SystemClock()))
         self._directory: Directory | None = None
+        self._key_sets: KeySets | None = None
         self._groups = groups
         self._data = DataDirectory(Path(settings.data))
         self._address = ""
@@ -154,6 +155,7 @@ class Node:
         soon = asyncio.get_running_loop().call_soon
         if self._access.guard.on:
             self._access.guard.url_secret = groups.url_secret(rng)
+            self._key_sets = key_sets(settings, self._access.guard, clock, webhooks)
         self._directory = Directory(engine, self._access.guard, rng, self._announce)
         self._delivery = delivery = Delivery(soon, engine.clock.call_later, engine.clock)
         priorities, admission = Priorities(engine.clock), Admission(engine, delivery)
@@ -200,6 +202,8 @@ class Node:
             metrics.add(*readings.member_gauges(groups.handover, self._forwarder))
         await groups.serve()
         await self._directory.start()
+        if self._key_sets is not None:
+            await self._key_sets.start()
         await self._listen(engine, http, s3p)
         self._loop_delay.start()
         return self._address
@@ -402,6 +406,8 @@ class Node:
             await self._store_probe.stop()
         if self._directory is not None:
             await self._directory.stop()
+        if self._key_sets is not None:
+            await self._key_sets.stop()
         await self._groups.stop()
         if self._bulk_snapshots is not None:
             self._bulk_snapshots.close()

@@ -8,6 +8,7 @@ import re
 
 from headwater.config import Settings
 from headwater.doors.http import connection as connections
+from headwater.doors.http.access import Access
 from headwater.doors.http.client_address import Proxies
 from headwater.doors.http.connection import Connection
 from headwater.doors.http.exchange import Exchange
@@ -29,6 +30,7 @@ class Hand:
     def __init__(self, **settings: int) -> None:
         self.settings = Settings(body_timeout_ms=int(WINDOW_S * 1000), **settings)  # type: ignore[arg-type]
         self.responder = Responder("*", keeps_nothing=True)
+        self.access = Access()
         self.heads, self.proxy_heads, self.bodies = Heads(), Heads(), Budget(1 << 30)
         self.proxies = Proxies(self.settings)
         self.slicer = Slicer(self.bodies)
