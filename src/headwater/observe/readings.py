@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from headwater.doors.http.topics.door import TopicDoor
     from headwater.doors.http.topics.sockets import TopicSockets
     from headwater.doors.s3p.server import S3pServer
+    from headwater.doors.secure_door import SecureDoor
+    from headwater.doors.tls_doors import TlsDoors
     from headwater.engine.engine import Engine
     from headwater.engine.flush import Flusher
     from headwater.engine.lake_gc import LakeGc
@@ -189,4 +191,25 @@ def subscription_gauges(managers: list[Manager]) -> list[Gauge]:
         total("subscription_wakes", "Wakes issued since the start.", lambda one: one.wakes.count, True),
         total("webhooks_delivered", "Webhooks taken.", lambda one: one.deliveries.delivered_count, True),
         total("webhooks_failed", "Webhook attempts that failed.", lambda one: one.deliveries.failed_count, True),
+    ]
+
+
+def tls_gauges(secured: TlsDoors) -> list[Gauge]:
+    def total(read: Callable[[SecureDoor], float]) -> Callable[[], float]:
+        return lambda: sum(map(read, secured.doors))
+
+    tls = secured.tls
+    return [
+        Gauge("tls_handshakes_open", "TLS handshakes under way.", total(lambda door: door.handshakes_count)),
+        Gauge("tls_silent_connections", "Connections that said nothing yet.", total(lambda door: door.waiting_count)),
+        Gauge("tls_handshakes_failed", "Handshakes that came to nothing.", total(lambda door: door.failed_count), True),
+        Gauge("tls_displaced", "Slow connections that made room.", total(lambda door: door.displaced_count), True),
+        Gauge("tls_plain", "Connections that spoke without TLS.", total(lambda door: door.plain_count), True),
+        Gauge("tls_reloads", "Certificates that were loaded again.", lambda: tls.reloads_count, True),
+        Gauge("tls_reloads_refused", "New certificates that could not be used.", lambda: tls.refused_count, True),
+        Gauge(
+            "tls_certificate_expiry_timestamp_seconds",
+            "When the certificate ends, in seconds since 1970.",
+            lambda: tls.loaded.expires.timestamp(),
+        ),
     ]

@@ -11,17 +11,15 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
 
-from headwater.config import Settings
 from headwater.doors import faults
+from headwater.doors.farewell import Farewell
 from headwater.doors.http import large_writes
-from headwater.doors.http.client_address import HERE, Proxies, peer_of
 from headwater.doors.http.exchange import Exchange, Receiver, Streamer, Upstream
 from headwater.doors.http.headers import Headers
-from headwater.doors.http.respond import Responder
-from headwater.doors.http.slices import Slicer
-from headwater.doors.http.wire import BODY, HEAD, IDLE, Budget, Continue, Heads, Parsed, Request, RequestParser
+from headwater.doors.http.shared import Server
+from headwater.doors.http.wire import BODY, HEAD, IDLE, Continue, Parsed, Request, RequestParser
+from headwater.doors.peers import HERE, peer_of
 from headwater.errors import Failure, RequestTimeout
 
 PIPELINE_MAX = 256
@@ -40,35 +38,6 @@ EARLY_BYTES_MAX = 64 * 1024
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
-class Server(Protocol):
-    """What the connections of one listener share."""
-
-    settings: Settings
-    responder: Responder
-    heads: Heads
-    proxy_heads: Heads
-    proxies: Proxies
-    bodies: Budget
-    slicer: Slicer
-    closing: bool
-    winding_down: bool
-    internal: bool
-    head_bytes_max: int
-    header_count_max: int
-    body_bytes_max: int
-
-    @property
-    def now_s(self) -> float: ...
-
-    def admit(self, connection: Any) -> bool:
-        """False when there are too many connections, or none are taken any more."""
-        ...
-
-    def forget(self, connection: Any) -> None: ...
-
-    def handle(self, exchange: Exchange) -> None: ...
-
-
 class Connection(asyncio.Protocol):
     __slots__ = (
         "_active",
@@ -78,6 +47,7 @@ class Connection(asyncio.Protocol):
         "_deaf",
         "_discarded_bytes",
         "_ended",
+        "_farewell",
         "_linger_end_s",
         "_lingering",
         "_parser",
@@ -140,6 +110,8 @@ class Connection(asyncio.Protocol):
         self.unjudged: Exchange | None = None
         """A request whose body is still being read in slices: nothing after it may be judged before it."""
         self.paused = False
+        self._farewell: Farewell | None = None
+        """Of a connection with TLS."""
         self.peer = HERE
         """The address at the other end: the client's, a proxy's, or that of another process."""
         self.through_proxy = False
@@ -152,6 +124,7 @@ class Connection(asyncio.Protocol):
         transport.set_write_buffer_limits(high=self._server.settings.write_buffer_bytes_max)  # type: ignore[attr-defined]
         server = self._server
         self.peer = peer_of(transport.get_extra_info("peername"))
+        self._farewell = Farewell.of(transport)
         if server.internal:
             self._parser.believe(server.heads)  # what others were not to say was left out where they are connected
         elif server.proxies.trusts(self.peer):
@@ -219,6 +192,10 @@ class Connection(asyncio.Protocol):
         """A client that half-closes still gets the answers that are under way. Nobody waits there for later ones."""
         self._ended = True
         if self._closing:
+            return False
+        if self._farewell is not None:
+            # The transport sends nothing any more: connection_lost follows.
+            self._closing = self._deaf = True
             return False
         if self.receiver is not None:
             self.drop_streamer()  # it had the means to say that it ends
@@ -371,6 +348,10 @@ class Connection(asyncio.Protocol):
         if self._lingering:
             quiet = now_s >= self._deadline_s and not self._goes_on(now_s, self._discarded_bytes, LINGER_S)
             if quiet or now_s >= self._linger_end_s:
+                self.abort()
+            return
+        if self._closing and self._farewell is not None:
+            if self._farewell.is_over():
                 self.abort()
             return
         if self._phase == IDLE and (self._active or self.exchanges):
