@@ -72,8 +72,11 @@ from headwater.model.subscriptions import path_of
 from headwater.node_doors import NodeDoors
 from headwater.observe import readings
 from headwater.observe.cluster_readings import NodeReadings
+from headwater.observe.group_readings import LoopDelay, group_readings, process_readings
 from headwater.observe.health import Health
 from headwater.observe.metrics import Metrics
+from headwater.observe.timings import timings
+from headwater.observe.tls_readings import tls_gauges
 from headwater.ports import BlobsUnavailable, SystemClock, SystemRng
 from headwater.start_refused import CannotStart
 from headwater.subscriptions.manager import Manager
@@ -110,6 +113,7 @@ class Node:
         self._lake_calls: LakeCalls | None = None
         self._bulk_snapshots: BulkSnapshots | None = None
         self._doors: NodeDoors | None = None
+        self._loop_delay = LoopDelay(SystemClock())
 
     async def start(self, http: tuple[str, int], s3p: tuple[str, int] | None) -> str:
         """Recovers and listens; returns HOST:PORT. Raises CannotStart, LogCorrupt or LogContradiction."""
@@ -150,7 +154,11 @@ class Node:
         sockets = topics.serve_sockets(WebSockets(settings, bodies, message_bytes_max=MESSAGE_BYTES_MAX))
         self._http = HttpServer(settings, routes, responder, bodies)
         metrics = self._pages(routes, engine, self._http)
-        metrics.add(*readings.engine_gauges(engine), *readings.http_gauges(self._http, streams))
+        since_start = readings.SinceStart(engine)
+        metrics.add(*readings.engine_gauges(engine, since_start), *readings.http_gauges(self._http, streams))
+        metrics.add(*readings.answer_gauges(responder, streams), *readings.queue_gauges(self._queues))
+        metrics.add(*timings(since_start, streams, subscriptions, self._queues, self._forwarder))
+        metrics.add(*group_readings(engine), *process_readings(self._loop_delay, clock))
         metrics.add(*readings.subscription_gauges([subscriptions]), *readings.router_gauges(self._routers))
         metrics.add(*readings.topic_gauges(topics, sockets), *readings.delivery_gauges(delivery, admission))
         if s3p is not None:
@@ -166,10 +174,11 @@ class Node:
         await groups.serve()
         self._doors = doors = NodeDoors(settings, groups, engine, responder)
         if doors.tls is not None:
-            metrics.add(*readings.tls_gauges(doors.tls))
+            metrics.add(*tls_gauges(doors.tls))
         if s3p is not None and self._s3p is not None:
             await doors.open_s3p(self._s3p, s3p)
         self._address = await doors.open_http(self._http, http)
+        self._loop_delay.start()
         return self._address
 
     def hang_up(self) -> None:
@@ -302,6 +311,7 @@ class Node:
 
     async def stop(self) -> None:
         """Ends everything. May be called after a failed start."""
+        self._loop_delay.close()
         doors = [door for door in (self._http, self._s3p) if door is not None]
         for door in doors:
             door.wind_down()
@@ -343,7 +353,7 @@ def _answer(calls: Calls, exchange: Exchange, rest: bytes, query: bytes) -> None
     async def answer() -> None:
         status, body = await calls.answer(rest[1:].decode("latin-1"), exchange.request.body)
         headers = [("Content-Type", "application/msgpack")]
-        exchange.reply(exchange.responder.full(status, headers, body, exchange.request.keep_alive))
+        exchange.reply(exchange.responder.to_member(status, headers, body, exchange.request.keep_alive))
 
     exchange.run(answer())
 

@@ -23,6 +23,7 @@ from headwater.engine.record_reads import RecordReads
 from headwater.engine.recovery import recover
 from headwater.engine.router_definitions import RouterDefinitions
 from headwater.engine.topic_deletes import TopicDeletes
+from headwater.histogram import Histogram
 from headwater.log.null import NullLog
 from headwater.model.commands import Append, Command, Create, Durability, Producer
 from headwater.model.events import Event
@@ -58,6 +59,7 @@ class HandLog:
         """Which events asked to be synced, by position."""
         self.commits_count = 0
         self.trims: list[int] = []
+        self.sync_times = Histogram()
 
     def add(self, event: Event, sync: bool) -> int:
         self.tail += STEP

@@ -27,7 +27,7 @@ from headwater.engine.engine import Engine
 from headwater.engine.group import Group
 from headwater.engine.loaded_stream import LoadedStream
 from headwater.engine.pending_answers import Outcome
-from headwater.engine.queue_leases import QueueLeases, encode, encode_row
+from headwater.engine.queue_leases import QueueLeases, encode, encode_row, leases_of
 from headwater.errors import Failure, GroupMoved, InternalError, NotAQueue, StreamNotFound
 from headwater.model import queues as model
 from headwater.model.commands import DeleteRecords
@@ -40,6 +40,7 @@ from headwater.model.topics import QueueConfig
 from headwater.topics.cohorts import Claimer, Line
 from headwater.topics.handing import Answer, Handing
 from headwater.topics.jobs_ahead import Room
+from headwater.topics.queue_figures import QueueFigures
 from headwater.topics.queue_jobs import QueueJobs
 from headwater.topics.queue_time import QueueTime
 
@@ -82,6 +83,7 @@ class Queue:
         self.state = state
         self.jobs = QueueJobs(engine, stream, room)
         self.closed = False
+        self.figures = QueueFigures()
         self.trouble: str | None = None
         """Why jobs that were handed out often enough are not moved to the dead letters."""
         self.on_dying: Callable[[Queue], None] = lambda queue: None
@@ -179,6 +181,7 @@ class Queue:
             self.state.apply(event)
             if waiter is not None:
                 waiter.resolve(Unchanged(0, False))
+        self.figures.committed(event)
         if self.state.dying:
             self.on_dying(self)
 
@@ -272,9 +275,11 @@ class Queue:
 
     def _hand_out(self, shares: list[tuple[Claimer, list[int]]], event: Passed) -> bool:
         """Commits a pass and has its jobs told of. True: workers stand in line again, who may get more."""
+        begun_s = self._clock.monotonic_s()
         handings = [Handing(self.jobs, who, share, self._bytes_max, self.give_back) for who, share in shares]
 
         def logged(outcome: Outcome) -> None:
+            self.figures.hand_times.add(self._clock.monotonic_s() - begun_s, len(handings))
             for handing in handings:
                 handing.logged(outcome)
 
@@ -401,6 +406,7 @@ class Queue:
             self._tell_when_durable(tell, Done([], verdict.failed))
             return
         done = Done([seq for seq, _ in event.jobs], verdict.failed, [seq for seq, _ in event.dead])
+        self.figures.nacks_count += len(done.done) + len(done.dead)
         connections = self._connections([*done.done, *done.dead])
         self._commit_and_tell(event, tell, done)
         self._line_up(connections)
@@ -489,10 +495,3 @@ class Queue:
         for claimer in self._line.take_all():
             if not claimer.stays:
                 claimer.got([])
-
-
-def leases_of(group: Group) -> QueueLeases:
-    found = group.domains[QueueLeases.name]
-    if not isinstance(found, QueueLeases):
-        raise TypeError(f"the domain {QueueLeases.name} is another one's")
-    return found

@@ -118,6 +118,10 @@ class Routers:
         """Records that retention took before they were forwarded, as seen here since the start."""
         return self._lost_before + sum(worker.lost_here_count for worker, _ in self._at_work.values())
 
+    def lags(self) -> list[int]:
+        """Of each router at work here: records of its source that it has not come to, as far as it knows."""
+        return [max(0, worker.source_head - worker.cursor) for worker, _ in self._at_work.values()]
+
     @property
     def stuck_count(self) -> int:
         """Routers at work here that cannot forward just now."""

@@ -23,6 +23,7 @@ from headwater.engine.loaded_stream import LoadedStream
 from headwater.engine.pending_answers import Outcome
 from headwater.engine.read_plan import Cold, Slice, plan
 from headwater.errors import BadBody, BadHeader, BadQuery, Failure, MethodNotAllowed, StreamReplaced
+from headwater.histogram import Histogram
 from headwater.model import cursor as cursors
 from headwater.model import json_mode, moments, offsets
 from headwater.model.commands import Append, Create, Delete, Fork
@@ -59,7 +60,11 @@ class DurableStreams:
         self._rng = rng
         self._records_max = settings.append_records_max
         self._types: dict[bytes, str] = {}
+        self.plain_count = 0
+        """Answers to appends that were made from what is the same in all of them."""
         self.reads_count = 0
+        self.read_times = Histogram()
+        """Of catch-up reads, until their answer begins."""
         self.sse_open = 0
         self.long_polls_open = 0
 
@@ -195,6 +200,7 @@ class DurableStreams:
         if type(outcome) is Appended:
             producer = outcome.producer
             if producer is None and not outcome.closed and exchange.request.keep_alive:
+                self.plain_count += 1
                 exchange.reply(
                     b"HTTP/1.1 204 No Content\r\nStream-Next-Offset: %020d" % outcome.end
                     + self._responder.appended[outcome.durability]
@@ -321,8 +327,11 @@ class DurableStreams:
         elif live == "long-poll":
             self._long_poll(exchange, stream, offset, bytes_max, cursor)
         else:
+            now_s = self._clock.monotonic_s
+            begun_s = now_s()
 
             def found(part: Slice) -> None:
+                self.read_times.add(now_s() - begun_s)
                 self._catch_up(exchange, part, offset == NOW)
 
             self._engine.read(stream, offset, bytes_max, exchange.told(found), joined=True)

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import msgspec
 
 from headwater.doors.http import failures
-from headwater.errors import Failure, row
+from headwater.errors import Failure, Row, row
 from headwater.model import content_types
 
 REASONS = {
@@ -112,6 +112,10 @@ class Responder:
         if hsts_s:
             lines.append(b"Strict-Transport-Security: max-age=%d\r\n" % hsts_s)
         self._fixed = b"".join(lines)
+        self.statuses = [0] * 600
+        """Headers that were made, by status. Answers to plain appends are made elsewhere."""
+        self.failures: dict[Row, int] = {}
+        """Failures that were answered, by what the table of errors says of them."""
         self.common = b""
         """Headers every response carries, ending a header line."""
         self.appended: list[bytes] = []
@@ -137,6 +141,7 @@ class Responder:
 
     def head(self, status: int, headers: list[tuple[str, str]], length: int | None, keep_alive: bool) -> bytes:
         """A header block. `length` None leaves Content-Length out: 204, 304, or a body of unknown length."""
+        self.statuses[status] += 1
         lines = [f"HTTP/1.1 {status} ".encode(), REASONS[status], b"\r\n"]
         for name, value in headers:
             lines.append(header(name, value))
@@ -153,11 +158,18 @@ class Responder:
     def full(self, status: int, headers: list[tuple[str, str]], body: bytes, keep_alive: bool) -> bytes:
         return self.head(status, headers, len(body), keep_alive) + body
 
+    def to_member(self, status: int, headers: list[tuple[str, str]], body: bytes, keep_alive: bool) -> bytes:
+        """As `full`, for another process of the node: counted with no client's answers."""
+        self.statuses[status] -= 1
+        return self.full(status, headers, body, keep_alive)
+
     def failure(self, failure: Failure, keep_alive: bool, head_only: bool = False, target: bytes = b"") -> bytes:
         """`target` is the request's: what the body looks like depends on its route."""
+        meaning = row(failure)
+        self.failures[meaning] = self.failures.get(meaning, 0) + 1
         body = _encode(failures.body(failure, target))
         headers = [("Content-Type", "application/json"), ("Cache-Control", "no-store"), *failures.headers(failure)]
-        head = self.head(row(failure).status, headers, len(body), keep_alive)
+        head = self.head(meaning.status, headers, len(body), keep_alive)
         return head if head_only else head + body
 
     def json(self, status: int, value: object, keep_alive: bool) -> bytes:
