@@ -87,8 +87,6 @@ def contradictions(values: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     elif values["tls_client_certificates"] == OFF and values["tls_client_ca"] != OFF:
         change = "give tls_client_certificates: optional or required"
         yield "tls_client_ca", "clients are not asked for certificates", change
-    if values["tls_hsts_s"] and values["tls_certificate"] == OFF:
-        yield "tls_hsts_s", "browsers take it over TLS alone", "give tls_certificate, or have the proxy say it"
     if values["public_url"] == FORWARDED and values["trusted_proxies"] == NONE:
         yield (
             "public_url",
@@ -100,7 +98,7 @@ def contradictions(values: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
 
 
 RULES = (
-    "tls_key, tls_client_ca, tls_client_certificates and tls_hsts_s need tls_certificate",
+    "tls_key, tls_client_ca and tls_client_certificates need tls_certificate",
     "tls_client_ca and tls_client_certificates need each other",
     "public_url = forwarded needs trusted_proxies",
     "cors_credentials does not go with cors_origin = *, because a page of any origin could act as its user",

@@ -197,6 +197,7 @@ async def supervise(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
+
     def hang_up() -> None:
         for worker in workers:
             worker.hang_up()

@@ -27,6 +27,8 @@ PLAIN_END_S = 2.0
 """How long who speaks without TLS has to take the answer."""
 SHUTDOWN_S = 300.0
 """How long what was written may take to leave. Who has taken it all is not waited for (see `farewell`)."""
+TELL_S = 10.0
+"""Of the handshakes that fail within this time one is logged."""
 HANDSHAKE_BYTE = 0x16
 """The first byte of a TLS record with a ClientHello (RFC 8446, 5.1)."""
 
@@ -56,6 +58,7 @@ class SecureDoor:
         """Those that have said nothing yet, and those that are being told to use TLS. The oldest comes first."""
         self._handshakes: dict[asyncio.Task[None], None] = {}
         """The oldest comes first."""
+        self._told_s = -TELL_S
         self.accepted_count = 0
         self.failed_count = 0
         """Handshakes that ended without a connection, whoever ended them."""
@@ -187,13 +190,21 @@ class SecureDoor:
                 ssl_handshake_timeout=self._timeout_s,
                 ssl_shutdown_timeout=SHUTDOWN_S,
             )
-        except OSError:  # ssl.SSLError among them
+        except OSError as why:  # ssl.SSLError among them
             self.failed_count += 1
             sock.close()
+            self._tell(why)
         except asyncio.CancelledError:
             self.failed_count += 1
             sock.close()
             raise
+
+    def _tell(self, why: OSError) -> None:
+        """Whoever runs the node has to find out why a client is not let in, and no client may fill the log."""
+        now_s = self._loop.time()
+        if isinstance(why, ssl.SSLError) and now_s >= self._told_s + TELL_S:
+            self._told_s = now_s
+            log.info("a TLS handshake failed", reason=why.reason or type(why).__name__, failed=self.failed_count)
 
     def _handshake_ended(self, task: asyncio.Task[None]) -> None:
         self._handshakes.pop(task, None)
