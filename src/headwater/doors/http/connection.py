@@ -21,6 +21,7 @@ from headwater.doors.http.shared import Server
 from headwater.doors.http.wire import BODY, HEAD, IDLE, Continue, Parsed, Request, RequestParser
 from headwater.doors.peers import HERE, peer_of
 from headwater.errors import Failure, RequestTimeout
+from headwater.security.principals import Identity
 
 PIPELINE_MAX = 256
 """Unanswered requests of one connection; beyond it the socket is not read."""
@@ -56,6 +57,7 @@ class Connection(asyncio.Protocol):
         "_server",
         "_transport",
         "exchanges",
+        "identity",
         "internal",
         "paused",
         "peer",
@@ -73,6 +75,7 @@ class Connection(asyncio.Protocol):
         settings = server.settings
         self._server = server
         self.internal = server.internal
+        self.identity = Identity(server.internal or not server.access.guard.on)
         self.responder = server.responder
         self.slicer = server.slicer
         self._parser = RequestParser(
@@ -245,6 +248,7 @@ class Connection(asyncio.Protocol):
     def stream(self, streamer: Streamer) -> None:
         """Hands the connection to an answer that is written over time."""
         self.streamer = streamer
+        self.identity.epoch = self.identity.generation = -1
         if self._ended or self._server.closing:
             self.after_others(self._stop_streamer)
 
@@ -343,7 +347,10 @@ class Connection(asyncio.Protocol):
     def tick(self, now_s: float) -> None:
         """Enforces time limits; called by the server's sweep about twice a second."""
         if self.streamer is not None:
-            self.streamer.tick(now_s)
+            if not self._server.access.goes_on(self.identity, self.exchanges):
+                self._stop_streamer()
+            if self.streamer is not None:
+                self.streamer.tick(now_s)
             return
         if self._lingering:
             quiet = now_s >= self._deadline_s and not self._goes_on(now_s, self._discarded_bytes, LINGER_S)

@@ -1,6 +1,6 @@
-"""What the connections of one HTTP listener share: the contract between `connection` and its server.
+"""What the connections of one listener share, as a Protocol.
 
-Owns this contract. Never holds any of it: `server` does.
+Owns no code: `server` is what stands behind it. Never imports it, so that neither needs the other to be read.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from headwater.config import Settings
+from headwater.doors.http.access import Access
 from headwater.doors.http.client_address import Proxies
 from headwater.doors.http.exchange import Exchange
 from headwater.doors.http.respond import Responder
@@ -19,6 +20,7 @@ class Server(Protocol):
     """What the connections of one listener share."""
 
     settings: Settings
+    access: Access
     responder: Responder
     heads: Heads
     proxy_heads: Heads
