@@ -8,6 +8,7 @@ import re
 
 from headwater.config import Settings
 from headwater.doors.http import connection as connections
+from headwater.doors.http.access import Access
 from headwater.doors.http.client_address import Proxies
 from headwater.doors.http.connection import Connection
 from headwater.doors.http.exchange import Exchange
@@ -31,6 +32,7 @@ class Hand:
         self.responder = Responder("*", keeps_nothing=True)
         self.heads, self.proxy_heads, self.bodies = Heads(), Heads(), Budget(1 << 30)
         self.proxies = Proxies(self.settings)
+        self.access = Access()
         self.slicer = Slicer(self.bodies)
         self.closing = self.winding_down = False
         self.internal = False
