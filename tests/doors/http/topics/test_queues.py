@@ -39,6 +39,16 @@ def counts(topic: Topic) -> tuple[int, int, int, int]:
     return tuple(found.values())
 
 
+def seen(topic: Topic, limit: int) -> list[int]:
+    """The numbers of all records, read so many at a time."""
+    seqs, page = [], topic.diff(limit=limit)
+    while True:
+        seqs += [one["seq"] for one in page["records"]]
+        if page["up_to_date"]:
+            return seqs
+        page = topic.diff(limit=limit, from_seq=page["next_seq"])
+
+
 @pytest.fixture
 def queue(new: New) -> Topic:
     return new(queue={})
@@ -191,6 +201,29 @@ def test_a_backlog_in_the_lake_is_handed_out_in_order_and_each_job_once(new: New
     assert [job["data"] for job in rest] == [3, *range(703, count)]
     ack(topic, *rest)
     assert topic.data() == [] and counts(topic) == (0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("order", [(4, 3, 2, 5, 1, 6), (2, 1, 4, 3, 6, 5), (5, 3, 4, 1, 2, 6), (6, 5, 4, 3, 2, 1)])
+@pytest.mark.parametrize("claimed", ["before the flush", "after it", "again"])
+def test_jobs_out_of_the_lake_are_acked_in_any_order_and_take_no_other_with_them(
+    order: tuple[int, ...], claimed: str, new: New, node: Node
+) -> None:
+    topic = new(queue={})
+    data = ["x" * (1 + size) for size in range(8)]
+    topic.write(*data)
+    jobs = claim(topic, max=8) if claimed == "before the flush" else []
+    assert node.request("POST", "/__headwater/flush").status == 200
+    jobs = jobs or claim(topic, max=8)
+    left = set(range(1, 9))
+    for seq in order:
+        if claimed == "again":
+            post(topic, "nack", {"nacks": [held(job) for job in jobs]})
+            jobs = claim(topic, max=8)
+        assert ack(topic, *[job for job in jobs if job["seq"] == seq])["acked"] == [seq]
+        jobs = [job for job in jobs if job["seq"] != seq]
+        left.remove(seq)
+        assert seen(topic, 1) == seen(topic, 100) == sorted(left)
+        assert topic.state()["bytes"] == sum(len(data[one - 1]) + 2 for one in left)
 
 
 def test_a_lease_from_before_the_flush_is_acked_after_it(new: New, node: Node) -> None:
