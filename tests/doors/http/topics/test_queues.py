@@ -402,9 +402,26 @@ def test_a_worker_of_a_topic_that_is_deleted_is_told(queue: Topic) -> None:
     worker = Jobs(queue, "")
     queue.request("DELETE")
     event = next(worker._events)
-    assert event.name == "error" and event.json()["code"] == "stream_not_found"
+    assert event.name == "error" and set(event.json()) == {"code", "message", "detail"}
+    assert event.json()["code"] == "topic_not_found"
     assert next(worker._events, None) is None
     worker.close()
+
+
+def test_whoever_waits_at_a_topic_that_is_made_no_queue_is_told(queue: Topic) -> None:
+    worker, answers = Jobs(queue, ""), []
+    waiting = threading.Thread(target=lambda: answers.append(queue.request("POST", "/claim", {"wait_ms": 60_000})))
+    waiting.start()
+    told(queue.request("PATCH", body={"queue": None}))
+    event = next(worker._events)
+    assert event.name == "error" and event.json()["code"] == "not_a_queue"
+    assert next(worker._events, None) is None
+    waiting.join(30)
+    assert [refused(answer) for answer in answers] == [(409, "not_a_queue")]
+    worker.close()
+    queue.write("job")
+    told(queue.request("PATCH", body={"queue": {}}))
+    assert [job["data"] for job in claim(queue)] == ["job"]
 
 
 # ---- refusals -------------------------------------------------------------------------------------------------------
