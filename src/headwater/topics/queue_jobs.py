@@ -21,7 +21,7 @@ from headwater.engine.loaded_stream import LoadedStream
 from headwater.engine.read_plan import shown_count
 from headwater.engine.record_reads import TopicRecord
 from headwater.engine.topic_deletes import merged
-from headwater.errors import Failure
+from headwater.errors import Failure, Overloaded
 from headwater.model import forks
 from headwater.model.holes import Run
 from headwater.model.marks import DUE, due_mark
@@ -177,31 +177,26 @@ class QueueJobs:
         return found if len(found) == 1 else merged(found)
 
     def find_place(self, seq: int, done: Callable[[Failure | None], None]) -> None:
-        """Calls `done` when the place of a job is known. Never at once."""
-        begins: list[int] = []
+        """Calls `done` when the place of a job is known, or the job is gone. Never at once."""
 
-        def ended(offset: int | Failure) -> None:
-            if isinstance(offset, Failure):
-                done(offset)
-            else:
-                self.places[seq] = begins[0], offset
-                done(None)
-
-        def begun(offset: int | Failure) -> None:
-            if isinstance(offset, Failure):
-                done(offset)
-            else:
-                begins.append(offset)
-                self._offset_of(seq, ended)
+        def got(records: list[TopicRecord] | Failure) -> None:
+            if isinstance(records, Failure):
+                done(records)
+                return
+            # The record itself says where it ends: where the next one begins is no help when that was deleted.
+            if records and records[0].seq == seq:
+                self.note_place(records[0])
+            missing = self.is_live(seq) and isinstance(self.runs([seq]), int)
+            done(Overloaded("the lake does not hold what the catalog says") if missing else None)
 
         soon = self._engine.group_of(self.stream).group.soon
-        soon(lambda: self._offset_of(seq - 1, begun))
+        soon(lambda: self._read_one(seq, got))
 
-    def _offset_of(self, number: int, done: Callable[[int | Failure], None]) -> None:
+    def _read_one(self, seq: int, got: Read) -> None:
         try:
-            self._engine.offset_of(self.stream, number, done)
+            self._engine.read_records(self.stream, seq - 1, 1, 1, got)
         except Failure as failure:
-            done(failure)
+            got(failure)
 
 
 class _Reading:

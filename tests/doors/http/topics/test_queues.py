@@ -3,6 +3,7 @@ Times are tested on a simulated clock (`tests/topics`); here nothing depends on 
 
 from __future__ import annotations
 
+import json
 import threading
 from typing import Any
 
@@ -235,6 +236,25 @@ def test_a_lease_from_before_the_flush_is_acked_after_it(new: New, node: Node) -
     assert post(topic, "nack", {"nacks": [held(jobs[5])]})["released"] == [6]
     assert topic.data() == [0, 4, 5]
     assert [job["data"] for job in claim(topic)] == [5]
+
+
+def test_jobs_that_settled_under_their_leases_are_deleted_alone_whatever_is_deleted_beside_them(
+    new: New, node: Node
+) -> None:
+    """The record after a job, and the one before it, may be gone when it is acked: neither says where the job lies."""
+    topic = new(queue={})
+    data = ["x" * size for size in range(1, 13)]
+    topic.post([{"data": one} for one in data])
+    jobs = claim(topic, max=12)
+    assert node.request("POST", "/__headwater/flush").status == 200
+    for seq in (9, 8, 3, 5, 4, 7, 12, 11):  # each in a request of its own
+        assert ack(topic, jobs[seq - 1])["acked"] == [seq]
+    left = [data[seq - 1] for seq in (1, 2, 6, 10)]
+    assert topic.data() == left
+    read = node.request("GET", f"/v1/stream/{topic.name}?offset=-1")
+    assert read.status == 200 and json.loads(read.body) == left
+    assert ack(topic, *(jobs[seq - 1] for seq in (6, 1, 10, 2)))["failed"] == []
+    assert topic.data() == [] and counts(topic) == (0, 0, 0, 0)
 
 
 def test_the_key_of_a_job_in_the_lake_is_taken(new: New, node: Node) -> None:
