@@ -30,6 +30,20 @@ def main(options: Sequence[str]) -> int:
     """The exit code: 0 when every test passed, at the latest in its second chance."""
     BUILD.mkdir(exist_ok=True)
     TOLD.unlink(missing_ok=True)
+    # Beside the first tests. JVMs that start before it is there go without.
+    archiving = subprocess.Popen(
+        [sys.executable, "-m", "tests.support.class_archive"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        return judged(options)
+    finally:
+        archiving.wait()
+
+
+def judged(options: Sequence[str]) -> int:
     code, found = run(options)
     if code != _SOME_FAILED:
         return code

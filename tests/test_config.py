@@ -236,7 +236,7 @@ def test_a_broken_value_is_not_also_reported_as_a_contradiction() -> None:
     ],
 )
 def test_listen_is_host_and_port(listen: str, address: tuple[str, int]) -> None:
-    assert load({"listen": listen}, {}, None).listen_address == address
+    assert load({"listen": listen, "auth": "on"}, {}, None).listen_address == address
 
 
 @pytest.mark.parametrize(
@@ -268,15 +268,23 @@ def test_a_loopback_address_gives_no_warning(listen: str) -> None:
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:1", "[::]:1", "10.0.0.1:1", "example.com:1"])
-def test_an_address_others_can_reach_gives_a_warning(listen: str) -> None:
-    [warning] = resolve({}, {"HEADWATER_LISTEN": listen}, None).warnings
+def test_an_address_others_can_reach_is_refused_without_authentication(listen: str) -> None:
+    for auth in ("auto", "off"):
+        with pytest.raises(BadSettings) as bad:
+            resolve({"auth": auth}, {"HEADWATER_LISTEN": listen}, None)
+        [problem] = map(str, bad.value.problems)
+        assert problem.startswith(f"HEADWATER_LISTEN: {listen} can be reached from other machines")
+        assert "--auth on" in problem and "--open-to-everyone" in problem
+    assert resolve({"auth": "on"}, {"HEADWATER_LISTEN": listen}, None).warnings == []
+    [warning] = resolve({"open_to_everyone": True}, {"HEADWATER_LISTEN": listen}, None).warnings
     assert warning.startswith(f"HEADWATER_LISTEN: {listen} can be reached from other machines")
-    assert "no authentication" in warning
+    assert "authentication is off" in warning
 
 
-def test_an_s3p_address_others_can_reach_gives_a_warning() -> None:
-    [warning] = resolve({"s3p": "0.0.0.0:1"}, {}, None).warnings
-    assert warning.startswith("--s3p: 0.0.0.0:1 can be reached from other machines")
+def test_an_s3p_address_others_can_reach_is_refused_too() -> None:
+    [problem] = refused({"s3p": "0.0.0.0:1"})
+    assert problem.startswith("--s3p: 0.0.0.0:1 can be reached from other machines")
+    assert load({"s3p": "0.0.0.0:1", "auth": "on"}, {}, None).auth_on
 
 
 def test_webhooks_to_this_machine_give_a_warning() -> None:

@@ -116,12 +116,11 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def outcome(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> int:
     monkeypatch.setattr(suite, "run", runs)
-    return suite.main(["-n", "3"])
+    suite.BUILD.mkdir(exist_ok=True)
+    return suite.judged(["-n", "3"])
 
 
 def test_a_suite_that_passes_is_run_once_and_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    suite.BUILD.mkdir()
-    suite.TOLD.write_text("of an earlier run")
     runs = Runs({}, code=0)
     assert outcome(runs, monkeypatch) == 0
     assert runs.asked == [["-n", "3"]]

@@ -9,10 +9,12 @@ import itertools
 import os
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from headwater.access_settings import AccessSettings, open_doors
+from headwater.access_settings import contradictions as access_contradictions
 from headwater.setting_rows import (
     CLUSTER,
     DAY_MS,
@@ -44,11 +46,9 @@ from headwater.setting_values import (
     Setting,
     Value,
     Wrong,
-    is_loopback,
     parse_listen,
     parsed,
 )
-from headwater.web_settings import WebSettings
 from headwater.web_settings import contradictions as web_contradictions
 
 CONFIG_VARIABLE = "HEADWATER_CONFIG"
@@ -59,7 +59,7 @@ WORKERS_MAX, GROUPS_MAX = 256, 1_024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings(WebSettings):
+class Settings(AccessSettings):
     """The table. `load` is the way in: building one directly skips validation (the defaults are valid)."""
 
     listen: str = row(SERVING, "listen", "127.0.0.1:4437", "Address to serve HTTP on.")
@@ -324,14 +324,11 @@ class Resolved:
     def warnings(self) -> list[str]:
         """What is allowed and worth a second look before serving."""
         found = []
-        addresses = (("listen", self.settings.listen_address), ("s3p", self.settings.s3p_address))
-        for name, address in addresses:
-            if address is None or is_loopback(address[0]):
-                continue
+        for name in () if self.settings.auth_on else open_doors(asdict(self.settings)):
             found.append(
                 f"{self.sources[name]}: {getattr(self.settings, name)} can be reached from other machines and "
-                "there is no authentication yet: whoever reaches it can read, write and delete everything; "
-                "use 127.0.0.1, or let only a trusted network or proxy through"
+                "authentication is off: whoever reaches it can read, write and delete everything; "
+                "turn auth on, or let only a trusted network or proxy through"
             )
         if self.settings.webhook_allow_local:
             found.append(
@@ -442,7 +439,7 @@ def _contradictions(values: Mapping[str, Any], sources: Mapping[str, str], broke
         for is_so, rule, change in CLUSTER_RULES:
             if is_so(values):
                 yield Problem(sources["cluster"], rule, change)
-    for name, wrong, change in () if broken else web_contradictions(values):
+    for name, wrong, change in () if broken else (*access_contradictions(values), *web_contradictions(values)):
         yield Problem(sources[name], wrong, change)
     for relation in RELATIONS:
         pair = relation.first, relation.second

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from headwater.catalog.sqlite import SqliteCatalog
+from headwater.engine.access_records import AccessRecords
 from headwater.engine.engine import Engine
 from headwater.engine.group import Group
 from headwater.engine.loaded_stream import LoadedStream
@@ -192,6 +193,7 @@ def owned_on(group: Group, lake: Lake | None = None) -> Any:
     by_number, marks = RecordReads(group, reads), Marks(group)
     placements = group.domains[Placements.name] = Placements(group.catalog)
     group.domains[RouterDefinitions.name] = RouterDefinitions()
+    group.domains[AccessRecords.name] = AccessRecords()
     group.domains[QueueLeases.name] = QueueLeases()
     return SimpleNamespace(
         group=group,

@@ -11,18 +11,16 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
 
-from headwater.config import Settings
 from headwater.doors import faults
 from headwater.doors.http import large_writes
-from headwater.doors.http.client_address import HERE, Proxies, peer_of
+from headwater.doors.http.client_address import HERE, peer_of
 from headwater.doors.http.exchange import Exchange, Receiver, Streamer, Upstream
 from headwater.doors.http.headers import Headers
-from headwater.doors.http.respond import Responder
-from headwater.doors.http.slices import Slicer
-from headwater.doors.http.wire import BODY, HEAD, IDLE, Budget, Continue, Heads, Parsed, Request, RequestParser
+from headwater.doors.http.shared import Server
+from headwater.doors.http.wire import BODY, HEAD, IDLE, Continue, Parsed, Request, RequestParser
 from headwater.errors import Failure, RequestTimeout
+from headwater.security.principals import Identity
 
 PIPELINE_MAX = 256
 """Unanswered requests of one connection; beyond it the socket is not read."""
@@ -38,35 +36,6 @@ WAITING_BYTES_MAX = 4 * 1024 * 1024
 EARLY_BYTES_MAX = 64 * 1024
 """What a client sends after a request for a WebSocket that is not answered yet; beyond it the socket is not read."""
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-
-
-class Server(Protocol):
-    """What the connections of one listener share."""
-
-    settings: Settings
-    responder: Responder
-    heads: Heads
-    proxy_heads: Heads
-    proxies: Proxies
-    bodies: Budget
-    slicer: Slicer
-    closing: bool
-    winding_down: bool
-    internal: bool
-    head_bytes_max: int
-    header_count_max: int
-    body_bytes_max: int
-
-    @property
-    def now_s(self) -> float: ...
-
-    def admit(self, connection: Any) -> bool:
-        """False when there are too many connections, or none are taken any more."""
-        ...
-
-    def forget(self, connection: Any) -> None: ...
-
-    def handle(self, exchange: Exchange) -> None: ...
 
 
 class Connection(asyncio.Protocol):
@@ -86,6 +55,7 @@ class Connection(asyncio.Protocol):
         "_server",
         "_transport",
         "exchanges",
+        "identity",
         "internal",
         "paused",
         "peer",
@@ -103,6 +73,7 @@ class Connection(asyncio.Protocol):
         settings = server.settings
         self._server = server
         self.internal = server.internal
+        self.identity = Identity(server.internal or not server.access.guard.on)
         self.responder = server.responder
         self.slicer = server.slicer
         self._parser = RequestParser(
@@ -268,6 +239,7 @@ class Connection(asyncio.Protocol):
     def stream(self, streamer: Streamer) -> None:
         """Hands the connection to an answer that is written over time."""
         self.streamer = streamer
+        self.identity.epoch = self.identity.generation = -1
         if self._ended or self._server.closing:
             self.after_others(self._stop_streamer)
 
@@ -366,7 +338,10 @@ class Connection(asyncio.Protocol):
     def tick(self, now_s: float) -> None:
         """Enforces time limits; called by the server's sweep about twice a second."""
         if self.streamer is not None:
-            self.streamer.tick(now_s)
+            if not self._server.access.goes_on(self.identity, self.exchanges):
+                self._stop_streamer()
+            if self.streamer is not None:
+                self.streamer.tick(now_s)
             return
         if self._lingering:
             quiet = now_s >= self._deadline_s and not self._goes_on(now_s, self._discarded_bytes, LINGER_S)

@@ -18,6 +18,7 @@ from headwater.doors.http.wire import Request
 from headwater.engine.pending_answers import Outcome
 from headwater.errors import Failure, MethodNotAllowed, NoSuchRoute, Overloaded
 from headwater.ports import BlobsUnavailable
+from headwater.security.principals import EVERYONE, NOBODY, Identity, Need, Principal
 
 T = TypeVar("T")
 _running: set[asyncio.Task[None]] = set()
@@ -76,6 +77,8 @@ class Line(Protocol):
     slicer: Slicer
     internal: bool
     """Another process of this node is the client."""
+    identity: Identity
+    """Whom its requests are for."""
     exchanges: deque[Exchange]
     waiting: deque[Any]
     streamer: Streamer | None
@@ -133,7 +136,7 @@ class Repeated:
 class Exchange:
     """A request and the place of its answer in the order of answers."""
 
-    __slots__ = ("answer", "begun", "connection", "request", "then")
+    __slots__ = ("_needs", "_principal", "answer", "begun", "connection", "request", "then")
 
     def __init__(self, connection: Line, request: Request) -> None:
         self.connection = connection
@@ -156,6 +159,40 @@ class Exchange:
         Through a trusted proxy it is the one that the proxy names. Of an internal request it is the other process's.
         """
         return self.connection.client_address(self.request.headers)
+
+    @property
+    def principal(self) -> Principal:
+        """Whom it is done for. Somebody who may do nothing, as long as that was not found out."""
+        try:
+            return self._principal
+        except AttributeError:
+            pass  # no slot is filled on the quick way, where the head was judged before
+        known = self.request.known
+        if known is not None and isinstance(known.principal, Principal):
+            return known.principal
+        return EVERYONE if self.connection.identity.unguarded else NOBODY
+
+    def set_principal(self, principal: Principal) -> None:
+        self._principal = principal
+        self._needs: tuple[Need, ...] = ()
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """What was asked for so far: an answer that goes on for long is judged by it again."""
+        try:
+            return self._needs
+        except AttributeError:
+            known = self.request.known
+            return () if known is None else known.needs
+
+    def add_needs(self, needs: tuple[Need, ...]) -> None:
+        if not self.connection.identity.unguarded:
+            self._needs = self.needs + needs
+
+    def hold_needs(self, needs: tuple[Need, ...]) -> None:
+        """From now on it is judged by these."""
+        if not self.connection.identity.unguarded:
+            self._needs = needs
 
     def only(self, method: bytes, rest: bytes = b"") -> None:
         """Refuses any other method, and a path that goes on."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from io import BytesIO
+from typing import Any
 
 import httptools
 
@@ -50,12 +51,17 @@ class Request:
 class KnownHead:
     """A head that was parsed before, and what a handler wants to remember about every request that begins with it."""
 
-    __slots__ = ("body_size", "memo", "request")
+    __slots__ = ("body_size", "epoch", "memo", "needs", "principal", "request")
 
     def __init__(self, request: Request, body_size: int) -> None:
         self.request = request
         self.body_size = body_size
         self.memo: object = None
+        self.epoch = 0
+        """Up to which epoch of the guard its credential was judged, and allowed what it asks for. 0: no one asks."""
+        self.principal: object = None
+        self.needs: tuple[Any, ...] = ()
+        """Who it was, and what it asked for."""
 
 
 class Continue:
@@ -67,7 +73,7 @@ Parsed = Request | Continue
 IDLE, HEAD, BODY = 0, 1, 2
 _ONCE = (
     *(b"producer-", b"stream-", b"content-type", b"content-encoding", b"transfer-encoding", b"host", b"if-match"),
-    *(b"sec-websocket-key", b"sec-websocket-version"),
+    *(b"sec-websocket-key", b"sec-websocket-version", b"authorization"),
 )
 """Headers whose repetition would leave it open which one is meant."""
 FORWARDING = frozenset((b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto"))

@@ -32,6 +32,7 @@ from headwater.engine.hot_records import walk
 from headwater.engine.outcome_future import synced
 from headwater.engine.owned_group import OwnedGroup
 from headwater.errors import BadQuery, OffsetGone
+from headwater.security import policy
 
 FEED_BYTES_DEFAULT = 16 * 1024 * 1024
 FEED_BYTES_MAX = 64 * 1024 * 1024
@@ -57,10 +58,10 @@ class Pipeline:
         """By group: when it was looked for last, and the position that was found."""
 
     def register(self, groups: GroupCalls) -> None:
-        groups.call("feed", self._feed)
-        groups.call("cut", self._cut)
-        groups.call("incarnations", self._incarnations)
-        groups.call("flush", self._flush)
+        groups.call("feed", self._feed, policy.READ_ALL)
+        groups.call("cut", self._cut, policy.READ_ALL)
+        groups.call("incarnations", self._incarnations, policy.READ_ALL)
+        groups.call("flush", self._flush, policy.ADMIN_DO)
 
     def _incarnations(self, exchange: Exchange, owned: OwnedGroup, rest: bytes, query: bytes) -> None:
         exchange.only(b"GET", rest)
