@@ -421,10 +421,8 @@ class Group:
         if stream.deadline_ms == NEVER_MS and not stream.soft_deleted:
             return stream
         now_ms = self.clock.now_ms()
-        if stream.deadline_ms <= now_ms:
-            stream = self._expired(stream, now_ms)
-            if stream is None:
-                raise StreamNotFound
+        if stream.deadline_ms <= now_ms and self._expired(stream, now_ms) is None:
+            raise StreamNotFound
         if stream.soft_deleted:
             raise StreamSoftDeleted
         if touch and stream.ttl_ms is not None:
