@@ -47,7 +47,7 @@ def hand_out(
     bytes_max: int,
     give_back: GiveBack,
 ) -> None:
-    """Every claimer is told of its share, at once when memory has its jobs. The leases exist, and wait for nothing: this
+    """Tells every claimer of its share, at once when memory has its jobs. The leases exist and wait for nothing: this
     is a `Handing` of each, in fewer steps."""
     ready: list[tuple[Claimer, list[Job] | Handing]] = []
     for claimer, share in shares:
