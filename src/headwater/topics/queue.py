@@ -267,13 +267,13 @@ class Queue:
     def _hand_out(self, shares: list[tuple[Claimer, list[int]]], event: Passed) -> bool:
         """Commits a pass and has its jobs told of. True: workers stand in line again, who may get more."""
         begun_s = self._clock.monotonic_s()
-        leave, leases = self._line.leave, self.state.leases
+        leave = self._line.leave
         if not self.config.leases_durable:
             self.commit(event)
             self.figures.hand_times.add(self._clock.monotonic_s() - begun_s, len(shares))
             for claimer, _ in shares:
                 leave(claimer)
-            hand_out(self.jobs, shares, leases, self._bytes_max, self.give_back)
+            hand_out(self.jobs, shares, self.state.leases, self._bytes_max, self.give_back)
         else:
             handings = [Handing(self.jobs, who, share, self._bytes_max, self.give_back) for who, share in shares]
 
@@ -286,7 +286,7 @@ class Queue:
             self.commit(event, answer)
             for handing in handings:
                 leave(handing.claimer)
-                handing.begin(leases)
+                handing.begin(self.state.leases)  # to commit may have made them anew
             answer.release()
         again = [claimer for claimer, _ in shares if claimer.stays]
         if event.expired or event.dead:
