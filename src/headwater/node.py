@@ -33,6 +33,7 @@ from headwater.doors.http.admin.cluster import ClusterCalls, no_cluster
 from headwater.doors.http.admin.erasures import Erasures
 from headwater.doors.http.admin.groups import PREFIX as GROUPS_PREFIX
 from headwater.doors.http.admin.groups import GroupCalls
+from headwater.doors.http.admin.hottest import HottestCall
 from headwater.doors.http.admin.lake import LakeCalls
 from headwater.doors.http.admin.matches import matches
 from headwater.doors.http.admin.pipeline import Pipeline
@@ -45,7 +46,6 @@ from headwater.doors.http.bulk_append import Batches
 from headwater.doors.http.durable_streams import DurableStreams
 from headwater.doors.http.elsewhere import Elsewhere
 from headwater.doors.http.exchange import Exchange
-from headwater.doors.http.first_request import group_of_first
 from headwater.doors.http.many_streams_tail import Tails
 from headwater.doors.http.named_access import RouterAccess, SubscriptionAccess
 from headwater.doors.http.respond import Responder
@@ -59,9 +59,9 @@ from headwater.doors.http.topics.routers import PREFIX as ROUTERS_PREFIX
 from headwater.doors.http.topics.routers import RouterCalls
 from headwater.doors.http.topics.routes import PREFIX as TOPICS_PREFIX
 from headwater.doors.http.topics.sockets import MESSAGE_BYTES_MAX
+from headwater.doors.http.watch import Watch
 from headwater.doors.http.websocket import WebSockets
 from headwater.doors.http.wire import Budget
-from headwater.doors.s3p.names import first_owner
 from headwater.doors.s3p.server import S3pServer
 from headwater.engine import buckets as engine_buckets
 from headwater.engine.engine import Engine
@@ -76,17 +76,19 @@ from headwater.lake.store import ObjectStore, StoreError, probe
 from headwater.lake.store_probe import StoreProbe
 from headwater.local_groups import LocalGroups
 from headwater.model.subscriptions import path_of
+from headwater.node_doors import NodeDoors
 from headwater.observe import readings
 from headwater.observe.cluster_readings import NodeReadings
 from headwater.observe.group_readings import LoopDelay, group_readings, process_readings
 from headwater.observe.health import Health
 from headwater.observe.metrics import Metrics
+from headwater.observe.slow_batches import tell_slow_batches
 from headwater.observe.timings import timings
+from headwater.observe.tls_readings import tls_gauges
 from headwater.ports import BlobsUnavailable, SystemClock, SystemRng
 from headwater.security import policy
 from headwater.security.directory import Directory
 from headwater.security.new_guard import new_guard
-from headwater.setting_values import shown_address
 from headwater.start_refused import CannotStart
 from headwater.subscriptions.manager import Manager
 from headwater.subscriptions.webhooks import WebhookClient
@@ -127,6 +129,7 @@ class Node:
         self._queues: Queues | None = None
         self._lake_calls: LakeCalls | None = None
         self._bulk_snapshots: BulkSnapshots | None = None
+        self._doors: NodeDoors | None = None
         self._loop_delay = LoopDelay(SystemClock())
 
     @property
@@ -141,7 +144,7 @@ class Node:
         rng, clock = SystemRng(), SystemClock()
         store = await self._store(rng)
         await groups.join(rng)
-        self._forwarder = Forwarder(groups.membership)
+        self._forwarder = Forwarder(groups.membership, settings.scheme)
         blobs = StoreBlobs(store)
         lake = await self._lake(store, clock, rng)
         maker = GroupMaker(settings, self._data, groups.groups_count, blobs, lake, clock, rng)
@@ -149,7 +152,7 @@ class Node:
         webhooks = WebhookClient(settings.webhook_allow_local)
         self._subscriptions = subscriptions = Manager(engine, groups.keys(rng), webhooks, rng)
         groups.recover(subscriptions)
-        responder = Responder(settings.cors_origin, settings.memory, settings.cors_credentials)
+        responder = Responder(settings.cors_origin, settings.memory, settings.cors_credentials, settings.tls_hsts_s)
         streams = DurableStreams(engine, settings, responder, engine.clock, rng)
         soon = asyncio.get_running_loop().call_soon
         if self._access.guard.on:
@@ -179,7 +182,9 @@ class Node:
         bodies_bytes_max = settings.bodies_bytes_max // groups.workers_count
         bodies = Budget(max(bodies_bytes_max, settings.body_bytes_max, settings.snapshot_bytes_max))
         sockets = topics.serve_sockets(WebSockets(settings, bodies, message_bytes_max=MESSAGE_BYTES_MAX))
-        self._http = HttpServer(settings, routes, responder, bodies, access=self._access)
+        watch = Watch(settings, asyncio.get_running_loop().time)
+        tell_slow_batches(engine, watch)
+        self._http = HttpServer(settings, routes, responder, bodies, access=self._access, watch=watch)
         metrics = self._pages(routes, engine, self._http)
         since_start = readings.SinceStart(engine)
         metrics.add(*readings.engine_gauges(engine, since_start), *readings.http_gauges(self._http, streams))
@@ -194,15 +199,25 @@ class Node:
             metrics.add(*readings.s3p_gauges(self._s3p))
         if groups.calls is not None:
             routes.call(MEMBERS_PREFIX, partial(_answer, groups.calls), policy.MEMBERS)
-        internal = partial(HttpServer, settings, routes, responder, bodies, internal=True, access=self._access)
+        internal = partial(HttpServer, settings, routes, responder, bodies, True, watch, self._access)
         await groups.open(self._http, internal, self._s3p)
         if groups.handover is not None:
             metrics.add(*readings.member_gauges(groups.handover, self._forwarder))
         await groups.serve()
         await self._directory.start()
-        await self._listen(engine, http, s3p)
+        self._doors = doors = NodeDoors(settings, groups, engine, responder)
+        if doors.tls is not None:
+            metrics.add(*tls_gauges(doors.tls))
+        if s3p is not None and self._s3p is not None:
+            await doors.open_s3p(self._s3p, s3p)
+        self._address = await doors.open_http(self._http, http)
         self._loop_delay.start()
         return self._address
+
+    def hang_up(self) -> None:
+        """SIGHUP: what is kept in files that others write is read again."""
+        if self._doors is not None:
+            self._doors.hang_up()
 
     async def _lake(self, store: ObjectStore, clock: SystemClock, rng: SystemRng) -> DeltaLake | None:
         """Where records of all groups settle; None for a node that keeps nothing."""
@@ -260,6 +275,7 @@ class Node:
         routes.call("/__headwater/plan", Plans(engine, groups, self._lake_calls).handle, policy.ASK_ALL)
         usage = Usage(engine)
         routes.call("/__headwater/usage", usage.handle, policy.READ_ALL)
+        routes.call("/__headwater/hottest", HottestCall(engine, self._groups.in_cluster).handle, policy.ADMIN_LOOK)
         groups.call("usage", usage.of_group, policy.READ_ALL)
         administration = Administration(engine, settings, lambda: self._address)
         routes.call("/__headwater/config", administration.config, policy.ADMIN_LOOK)
@@ -307,44 +323,6 @@ class Node:
         routes.page("/__headwater/metrics", metrics.json, policy.METRICS)
         return metrics
 
-    # ---- doors --------------------------------------------------------------------------------------------------
-
-    async def _listen(self, engine: Engine, http: tuple[str, int], s3p: tuple[str, int] | None) -> None:
-        if self._http is None:
-            raise RuntimeError("there is no door to open")
-        questions, name_bytes_max = engine.questions, self.settings.stream_name_bytes_max
-
-        def http_owner(first: bytes) -> int | None:
-            group = group_of_first(first, engine, name_bytes_max)
-            return None if group is None else questions.owner(group)
-
-        def s3p_owner(first: bytes) -> int | None:
-            key = first_owner(first)
-            return None if key is None else questions.owner(engine.place(key))
-
-        if s3p is not None and self._s3p is not None:
-            address = await self._open(self._s3p, "s3p", s3p, s3p_owner, "another --s3p, or --s3p off")
-            if self._groups.workers_count == 1:
-                log.info("s3p ready", address=address)
-        self._address = await self._open(self._http, "http", http, http_owner, "another --listen")
-
-    async def _open(
-        self,
-        server: HttpServer | S3pServer,
-        kind: str,
-        address: tuple[str, int],
-        owner: Callable[[bytes], int | None],
-        instead: str,
-    ) -> str:
-        """Begins to accept; returns HOST:PORT. Raises CannotStart."""
-        host, port = address
-        try:
-            port = await self._groups.listen(server, kind, host, port, owner)
-        except OSError as error:
-            where = shown_address(host, port)
-            raise CannotStart(f"cannot listen on {where}: {error.strerror}; choose {instead}") from None
-        return shown_address(host, port)
-
     # ---- where things are kept ------------------------------------------------------------------------------------
 
     async def _store(self, rng: SystemRng) -> ObjectStore:
@@ -388,6 +366,8 @@ class Node:
         grace_s = self.settings.shutdown_grace_ms / 1000
         await asyncio.gather(*(door.close(grace_s) for door in doors))
         await self._groups.close_doors(grace_s)
+        if self._doors is not None:
+            self._doors.stop()
         if self._subscriptions is not None:
             await self._subscriptions.stop()
         if self._routers is not None:
