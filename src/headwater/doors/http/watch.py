@@ -42,6 +42,20 @@ class Watch:
         self._lines = _Lines(now_s)
         self._all = self._access_log or self.slow_s < inf
 
+    def start(self, connection: Line, request: Request, handle: Callable[[Exchange], None]) -> None:
+        """Has a request handled, in its turn, that is no append with a known head."""
+        exchange = self.begin(connection, request)
+        connection.exchanges.append(exchange)
+        span = exchange.span if isinstance(exchange, Watched) else None
+        if span is None:
+            handle(exchange)
+            return
+        before = spans.current.set(span)
+        try:
+            handle(exchange)
+        finally:
+            spans.current.reset(before)
+
     def begin(self, connection: Line, request: Request) -> Exchange:
         """The exchange of a request that is no append with a known head."""
         headers = request.headers
