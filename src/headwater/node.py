@@ -300,7 +300,8 @@ class Node:
     def _pages(self, routes: Routes, engine: Engine, http: HttpServer) -> Metrics:
         groups, probe = self._groups, self._store_probe
         cluster = None if isinstance(groups, LocalGroups) else NodeReadings(groups.view, groups.ownership)
-        health, metrics = Health(engine.questions, cluster), Metrics(engine.questions, groups.in_cluster)
+        health = Health(engine.questions, cluster, self._loop_delay.now_s)
+        metrics = Metrics(engine.questions, groups.in_cluster)
         if cluster is not None and self._forwarder is not None:
             metrics.add(*readings.cluster_gauges(cluster, self._forwarder))
 
