@@ -166,7 +166,7 @@ class Connection(asyncio.Protocol):
             self._refuse(failure)
             return
         except Exception:
-            self._refuse(faults.report("http", bytes=data[:200]))
+            self._refuse(faults.report("http", bytes_count=len(data)))
             return
         for item in parsed:
             if (
