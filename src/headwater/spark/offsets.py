@@ -13,6 +13,8 @@ Owns the shape. Never judges whether a node still has those positions: `resuming
      "past": {"of": {"subscribe": "a/1"},               only of a batch from before the positions, up to `until`, for
               "until": {"0": 70, "1": 0}}}              streams that the query did not read while it read `of`
 
+What a query's progress shows as its latest offset has `lag` beside it (see `lag`), which is never read.
+
 Earlier versions knew one group, and wrote `log` and `incarnations` of it, and numbers for `after`, `began` and `until`.
 An offset never names streams one by one: two hundred thousand of them made a file of 5 MB for every batch.
 """
@@ -28,7 +30,7 @@ from headwater.spark.ranges import Positions
 
 GROUPS_MAX = 4_096
 """As many as an offset may name. Far more than a node has."""
-BESIDE = {"logs", "after", "began", "selection", "past", "log", "incarnations"}
+BESIDE = {"logs", "after", "began", "selection", "past", "log", "incarnations", "lag"}
 """Everything in an offset that is no group."""
 
 _NOWHERE: Positions = {}

@@ -9,7 +9,7 @@ import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from math import ceil
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow.compute as pc
@@ -21,7 +21,6 @@ from headwater.spark.group_states import (
     Question,
     State,
     asked_of,
-    cut_at,
     ends_of,
     heads_of,
     listed,
@@ -124,7 +123,7 @@ def position_at(node: Node, group: int, place: Place | None, ms: int) -> int:
         return found - 1
     at, until = listing.position, head.position if found is None else found - 1
     while at < until:
-        answer = feed(node, group, at, until)
+        answer = feed(node, group, at, until, None, ("ts_ms", "position"))
         if answer is None:
             return position_at(node, group, place, ms)  # settled meanwhile
         late = answer.rows.filter(pc.greater_equal(answer.rows["ts_ms"], ms))
@@ -144,7 +143,15 @@ def _first_in(file: LakeFile, ms: int) -> int | None:
     return found
 
 
-def furthest(node: Node, place: Place | None, group: int, state: State, question: Question, end: int) -> int:
+def furthest(
+    node: Node,
+    place: Place | None,
+    group: int,
+    state: State,
+    question: Question,
+    end: int,
+    choice: Mapping[str, Any] | None = None,
+) -> int:
     """How far from `question.after` a batch within its limit goes, `end` at most: about, in files, exactly in memory.
 
     Always after it when there is anything after it.
@@ -162,13 +169,21 @@ def furthest(node: Node, place: Place | None, group: int, state: State, question
         ]
         if at < settled.until or at >= end or any(one is not None and one <= 0 for one in left):
             return at
-        cut = cut_at(node, group, Question(at, *left), end)
+        found = state.matched
+        if found is not None:
+            much = (found.rows_count, found.payload_bytes)
+            fits = all(limit is None or some <= limit for some, limit in zip(much, left, strict=True))
+            if fits or at > start:
+                # One call has to do: what does not fit behind the files is for the next batch.
+                return max(at, min(end, found.within.until)) if fits else at
+        cut = look(node, place, {group: Question(at, *left)}, choice)[group].cut
     if cut is not None:
         return min(cut, end)
     if at > start:
         return at
     # These records are just settling: the lake has them when it is asked again.
-    return furthest(node, place, group, look(node, place, {group: question})[group], question, end)
+    state = look(node, place, {group: question}, choice)[group]
+    return furthest(node, place, group, state, question, end, choice)
 
 
 # ---- what was lost -----------------------------------------------------------------------------------------------
@@ -222,7 +237,7 @@ class _Part(NamedTuple):
     pieces: list[Piece]
     settled: Range
     hot: Range
-    head: Head
+    state: State
     losses: list[Loss]
     place: Place | None
 
@@ -243,7 +258,8 @@ def plan(
     if not wanted:
         return Plan(work, [], [])
     if states is None:
-        states = look(node, options.place, asked_of({group: span.after for group, span in wanted.items()}))
+        questions = asked_of({group: span.after for group, span in wanted.items()})
+        states = look(node, options.place, questions, options.selection.choice())
     parts = [_part(options, node, group, span, states[group]) for group, span in wanted.items()]
     total = sum(piece.file.size_bytes for part in parts for piece in part.pieces)
     size = part_bytes(total, options.parts_min, os.cpu_count() or 1)
@@ -258,17 +274,20 @@ def _part(options: Options, node: Node, group: int, wanted: Range, state: State)
     for _ in range(PLANS_MAX):
         listing = state.listing
         if listing is None:
-            return _Part(group, [], Range(wanted.after, wanted.after), wanted, state.head, state.losses, None)
+            none = Range(wanted.after, wanted.after)
+            hot = none if state.is_empty(wanted) else wanted
+            return _Part(group, [], none, hot, state, state.losses, None)
         settled = Range(wanted.after, min(wanted.until, listing.position))
-        files = [file for file in listing.files if file.meets(settled)]
+        files = [file for file in listing.files if file.meets(settled) and file.matched_rows != 0]
         pieces = live_pieces(node, files)
         if pieces is not None:
             # What left the files before it was asked which of their rows are live is among the losses.
             masked = any(piece.live is not None for piece in pieces)
             found = losses(node, group, wanted.after) if masked else state.losses
             hot = Range(max(wanted.after, listing.position), wanted.until)
-            return _Part(group, pieces, settled, hot, state.head, found, listing.place)
-        state = look(node, options.place, {group: Question(wanted.after)})[group]
+            hot = Range(hot.after, hot.after) if state.is_empty(hot) else hot
+            return _Part(group, pieces, settled, hot, state, found, listing.place)
+        state = look(node, options.place, {group: Question(wanted.after)}, options.selection.choice())[group]
     raise NodeError(f"{node.url}: the lake's files change too fast to plan on them")
 
 
@@ -282,13 +301,11 @@ def tasks_of(group: int, pieces: list[Piece], wanted: Range, size: float) -> lis
 
 def _hot(part: _Part) -> Iterator[Task]:
     """Tasks for what memory holds: several when it is much."""
-    wanted, head = part.hot, part.head
+    wanted, width = part.hot, part.hot.until - part.hot.after
     if wanted.empty:
         return
-    density = head.hot_bytes / max(head.position - head.lake_position, 1)
-    size = density * (wanted.until - wanted.after)
-    count = max(1, min(ceil(size / HOT_PART_BYTES), wanted.until - wanted.after))
-    width = wanted.until - wanted.after
+    size = part.state.hot_bytes_in(wanted)
+    count = max(1, min(ceil(size / HOT_PART_BYTES), width))
     edges = [wanted.after + width * number // count for number in range(count + 1)]
     for number in range(count):
         span = Range(edges[number], edges[number + 1])
