@@ -169,7 +169,8 @@ def look(
     """
     found = node.plan(_wishes(asked), choice)
     node.owners.update({facts["group"]: facts["address"] for facts in found if "address" in facts})
-    return {facts["group"]: _state(node, place, facts, asked.get(facts["group"])) for facts in found}
+    known = choice is not None
+    return {facts["group"]: _state(node, place, facts, asked.get(facts["group"]), known) for facts in found}
 
 
 def _wishes(asked: Mapping[int, Question]) -> dict[int, dict[str, Any]]:
@@ -180,24 +181,28 @@ def _wishes(asked: Mapping[int, Question]) -> dict[int, dict[str, Any]]:
     }
 
 
-def _state(node: Node, place: Place | None, facts: dict[str, Any], question: Question | None) -> State:
+def _state(
+    node: Node, place: Place | None, facts: dict[str, Any], question: Question | None, chosen: bool
+) -> State:
     group, head = facts["group"], _head(facts)
     if question is None:
         return State(head, None, [], None)
     listing = None
+    # Asked about chosen streams, a node with a lake lists files whenever one has anything behind the position.
+    told = "files" in facts or (chosen and "losses" in facts)
     if "files" in facts:
         listing = listing_of(facts, place)
-    elif question.after < head.lake_position:
+    elif not told and question.after < head.lake_position:
         listing = listed(node, group, place, head)
     found = [_loss(group, one) for one in facts.get("losses", ())]
     if facts.get("more_losses"):
         found = losses(node, group, question.after)
     cut = facts.get("cut")
-    cut = None if cut is None or cut["from"] != question.after else cut
+    cut = None if cut is None or (cut["from"] != question.after and (listing is not None or not told)) else cut
     matched = None
     if "matched" in facts:
-        told = facts["matched"]
-        matched = Matched(Range(told["from"], told["position"]), told["rows"], told["bytes"], told["oldest_ms"])
+        one = facts["matched"]
+        matched = Matched(Range(one["from"], one["position"]), one["rows"], one["bytes"], one["oldest_ms"])
     reached, rows = (None, 0) if cut is None else (cut["position"], cut["rows"])
     return State(head, listing, found, reached, rows, matched)
 

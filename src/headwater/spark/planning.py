@@ -275,7 +275,10 @@ def _part(options: Options, node: Node, group: int, wanted: Range, state: State)
         listing = state.listing
         if listing is None:
             none = Range(wanted.after, wanted.after)
-            hot = none if state.is_empty(wanted) else wanted
+            # Where the lake is further, and no file has anything behind the beginning, there is nothing up to there.
+            after = wanted.after if state.matched is None else max(wanted.after, state.matched.within.after)
+            hot = Range(min(after, wanted.until), wanted.until)
+            hot = none if state.is_empty(hot) else hot
             return _Part(group, [], none, hot, state, state.losses, None)
         settled = Range(wanted.after, min(wanted.until, listing.position))
         files = [file for file in listing.files if file.meets(settled) and file.matched_rows != 0]

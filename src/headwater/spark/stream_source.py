@@ -340,7 +340,7 @@ def _left(states: Mapping[int, State], lows: Positions) -> dict[int, int]:
 
 def _is_quiet(found: Waiting, states: Mapping[int, State], lows: Positions) -> bool:
     """Nothing of what is read came, and everything since is in memory."""
-    settled = any(low < states[group].head.lake_position for group, low in lows.items() if group in states)
+    settled = any(state.listing is not None for state in states.values())
     return found.is_certain and not found.rows_count and not settled and set(states) == set(lows)
 
 
