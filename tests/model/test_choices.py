@@ -14,12 +14,23 @@ from headwater.errors import BadName
 from headwater.model.choices import DEPTH_MAX, EXCEPTIONS_MAX, STREAMS_MAX, BadChoice, Choice, Chosen
 from headwater.spark.selection import Selection
 
-KEYS = ["orders/1", "orders/1/events", "orders/a", "other/1", "_default/plain", "_default/a/b", "_headwater/runs", "b/x"]
+KEYS = [
+    "orders/1",
+    "orders/1/events",
+    "orders/a",
+    "other/1",
+    "_default/plain",
+    "_default/a/b",
+    "_headwater/runs",
+    "b/x",
+]
 names = st.sampled_from([tuple(key.split("/", 1)) for key in KEYS])
 selections = st.one_of(
     st.builds(Selection),
     st.builds(Selection, streams=st.frozensets(names, min_size=1)),
-    st.builds(Selection, pattern=st.sampled_from(["*", "**", "orders/**", "orders/*", "*/1", "_headwater/**", "plain"])),
+    st.builds(
+        Selection, pattern=st.sampled_from(["*", "**", "orders/**", "orders/*", "*/1", "_headwater/**", "plain"])
+    ),
     st.builds(Selection, bucket=st.sampled_from(["orders", "_default", "_headwater", "none"])),
 )
 

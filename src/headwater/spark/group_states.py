@@ -181,9 +181,7 @@ def _wishes(asked: Mapping[int, Question]) -> dict[int, dict[str, Any]]:
     }
 
 
-def _state(
-    node: Node, place: Place | None, facts: dict[str, Any], question: Question | None, chosen: bool
-) -> State:
+def _state(node: Node, place: Place | None, facts: dict[str, Any], question: Question | None, chosen: bool) -> State:
     group, head = facts["group"], _head(facts)
     if question is None:
         return State(head, None, [], None)

@@ -32,10 +32,11 @@ from headwater.spark.lake_file import LakeFile
 from headwater.spark.lake_place import Place
 from headwater.spark.lake_table import table_files
 from headwater.spark.node import DataLoss, LogChanged, Node, NodeError
-from headwater.spark.options import EARLIEST, BadOptions, Options, of_each
+from headwater.spark.options import EARLIEST, LATEST, BadOptions, Options, of_each
 from headwater.spark.ranges import FAR, Piece, Positions, Range, part_bytes, reach, share_out
 from headwater.spark.reading import Task, Trims, Work, feed, live_pieces
 from headwater.spark.selection import Selection
+from headwater.spark.stream_bounds import BadDocument, Bounds, Edge, located
 
 PLANS_MAX = 20
 """Files that change while they are planned on are looked at again."""
@@ -72,10 +73,38 @@ def first_positions(options: Options, node: Node, heads: Heads, default: str) ->
     """The positions after which a new read begins. Raises BadOptions for one that the node has not reached."""
     if options.starting_ms is not None:
         return {group: position_at(node, group, options.place, options.starting_ms) for group in heads}
+    if options.stream_starts:
+        return _first_of_streams(options, node, heads, default)
     starting = default if options.starting is None else options.starting
     if starting == EARLIEST:
         return dict.fromkeys(heads, 0)
     return ends_of(heads) if isinstance(starting, str) else _reached("startingOffsets", starting, heads)
+
+
+def _first_of_streams(options: Options, node: Node, heads: Heads, default: str) -> dict[int, int]:
+    """The same where single streams begin elsewhere: not behind any of them."""
+    edges = [*(options.stream_starts or {}).values(), *([Edge(EARLIEST)] if default == EARLIEST else [])]
+    if any(edge.kind in (EARLIEST, "offset") for edge in edges):
+        return dict.fromkeys(heads, 0)
+    moments = [edge.value for edge in edges if edge.kind == "ms"]
+    if not moments:
+        return ends_of(heads)
+    return {group: position_at(node, group, options.place, min(moments)) for group in heads}
+
+
+def with_bounds(options: Options, node: Node, heads: Heads, default: str) -> Options:
+    """The options with what they say of single streams, held against the node. Raises BadOptions, DataLoss."""
+    starts, ends = options.stream_starts or {}, options.stream_ends or {}
+    if not starts and not ends and options.ending_ms is None:
+        return options
+    try:
+        starts = located(node, starts, "startingOffsets", options.fail_on_loss)
+        ends = located(node, ends, "endingOffsets", options.fail_on_loss)
+    except BadDocument as bad:
+        raise BadOptions(str(bad)) from None
+    others = Edge(LATEST) if starts and default == LATEST else None
+    others_end = None if options.ending_ms is None else Edge("ms", options.ending_ms)
+    return options._replace(bounds=Bounds(starts, others, ends, others_end, ends_of(heads) if starts else {}))
 
 
 def last_positions(options: Options, heads: Heads) -> dict[int, int]:
@@ -253,7 +282,7 @@ def plan(
 
     `states` are what the groups answered when they were asked about records after the beginnings of these ranges.
     """
-    work = Work(node, options.place, options.selection, tuple(columns))
+    work = Work(node, options.place, options.selection, tuple(columns), None, options.bounds)
     wanted = {group: span for group, span in wanted.items() if not span.empty}
     if not wanted:
         return Plan(work, [], [])
@@ -345,4 +374,6 @@ def plan_table(options: Options, columns: list[str]) -> Plan:
     total = sum(piece.file.size_bytes for some in pieces.values() for piece in some)
     size = part_bytes(total, options.parts_min, os.cpu_count() or 1)
     tasks = [task for group, some in pieces.items() for task in tasks_of(group, some, wanted[group], size)]
-    return Plan(Work(None, options.place, options.selection, tuple(columns)), tasks, [])
+    others_end = None if options.ending_ms is None else Edge("ms", options.ending_ms)
+    bounds = None if others_end is None else Bounds(others_end=others_end)
+    return Plan(Work(None, options.place, options.selection, tuple(columns), None, bounds), tasks, [])

@@ -24,6 +24,7 @@ from headwater.spark.lake_place import Place, place_of
 from headwater.spark.node import DataLoss, LogChanged, Node, NodeError, NodeRefused
 from headwater.spark.ranges import File, Piece, Range, file_of
 from headwater.spark.selection import Selection
+from headwater.spark.stream_bounds import Bounds
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -59,6 +60,8 @@ class Work(NamedTuple):
     columns: tuple[str, ...]
     """Of the lake."""
     trims: Trims | None = None
+    bounds: Bounds | None = None
+    """What of the rows is wanted beside ranges and choice."""
 
 
 class Task(NamedTuple):
@@ -142,9 +145,11 @@ def _piece(work: Work, wanted: Range, piece: Piece, file: LakeFile) -> Iterator[
             needs.add("position")
     if work.trims is not None:
         needs |= {"incarnation", "offset"}
-    for at, rows in file.rows(sorted({*work.columns, *needs}), groups):
+    within = wanted if "position" in needs else None
+    sifting = work.bounds.columns if work.bounds is not None else set()
+    for at, rows in file.rows(sorted({*work.columns, *needs, *sifting}), groups):
         mask = None if live is None else live_mask(*live, at, len(rows))
-        yield _wanted(work, rows, needs, wanted if "position" in needs else None, mask)
+        yield _wanted(work, rows, needs, within, mask)
 
 
 def _wanted(work: Work, rows: pa.Table, needs: set[str], within: Range | None, live: Any) -> pa.Table:
@@ -157,6 +162,8 @@ def _wanted(work: Work, rows: pa.Table, needs: set[str], within: Range | None, l
         masks.append(work.selection.mask(rows))
     if work.trims is not None:
         masks.append(pa.array(_kept(work.trims, rows)))
+    if work.bounds is not None:
+        masks.append(work.bounds.mask(rows))
     rows = rows.select(list(dict.fromkeys(work.columns)))
     if not masks:
         return rows
@@ -191,7 +198,8 @@ def _range(work: Work, node: Node, group: int, wanted: Range) -> Iterator[pa.Tab
     choice = work.selection.choice()
     # Without names of streams the node does the choosing.
     needs = work.selection.needs(lambda column: None) if choice is None else set()
-    columns = sorted({*work.columns, *needs}) or ["seq"]
+    sifting = work.bounds.columns if work.bounds is not None else set()
+    columns = sorted({*work.columns, *needs, *sifting}) or ["seq"]
     idle = 0
     while at < until:
         idle += 1

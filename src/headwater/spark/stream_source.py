@@ -39,7 +39,7 @@ from headwater.spark.matching import check_match
 from headwater.spark.node import Node
 from headwater.spark.offsets import Offset, Past, offset_of
 from headwater.spark.options import EARLIEST, LATEST
-from headwater.spark.planning import first_positions, furthest, judge, looked_at, plan
+from headwater.spark.planning import first_positions, furthest, judge, looked_at, plan, with_bounds
 from headwater.spark.ranges import FAR, Positions, Range, limits_by_group
 from headwater.spark.resuming import Resumed, resume
 from headwater.spark.rows import check, stored
@@ -79,6 +79,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._choice = self._options.selection.choice()
         self._lag: dict[str, Any] | None = None
         """What waited when the last offset was asked for."""
+        self._waiting_since_s: float | None = None
+        """When a batch began to wait for more records."""
         self._left: Positions = {}
         """How many records each group had left then, as far as that was counted."""
 
@@ -92,9 +94,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._check_match()
         node, heads = looked_at(self._options, self._node)
         self._heads = heads
-        starts = first_positions(self._options, node, heads, LATEST)
-        began = {} if isinstance(self._options.starting, Mapping) else ends_of(heads)
-        return offset_at(heads, starts)._replace(began=_ahead(began, starts), selection=self._selection).json()
+        options = with_bounds(self._options, node, heads, LATEST)
+        starts = first_positions(options, node, heads, LATEST)
+        began = {} if isinstance(options.starting, Mapping) else ends_of(heads)
+        made = offset_at(heads, starts)._replace(began=_ahead(began, starts), selection=self._selection)
+        return made._replace(bounds=options.bounds if _ahead(ends_of(heads), starts) else None).json()
 
     def _check_match(self) -> None:
         """Once in a run: streams may well come later."""
@@ -134,10 +138,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # lies between is not looked through again and again.
             self._lag = found.told(_now_ms(), 0)
             return start
+        elif past is None and not moved and self._waits(found):
+            self._lag = found.told(_now_ms(), 0)
+            return start
         highs = at if past is not None else self._ends(heads)
         made = offset_at(heads, at)._replace(
             after=moved, began=_ahead(before.began, at), selection=self._selection, past=past
         )
+        if before.bounds is not None and _ahead(before.bounds.heads, at):
+            made = made._replace(bounds=before.bounds)
         if _ahead(highs, lows):
             resumed, reached = self._reached(resumed, questions, lows, highs, (rows_max, bytes_max))
             if past is not None:
@@ -150,6 +159,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planned = _Planned(made.json(), lows, resumed)
         self._lag = found.told(_now_ms(), self._taken(resumed, questions, made.positions, found))
         return made.json()
+
+    def _waits(self, found: Waiting) -> bool:
+        """There are fewer records than a batch is to have at least, and it has not waited long enough for more."""
+        fewest = self._options.rows_min
+        if fewest is None or self._target or not found.is_certain or found.rows_count >= fewest:
+            self._waiting_since_s = None
+            return False
+        if self._waiting_since_s is None:
+            self._waiting_since_s = time.monotonic()
+        if (time.monotonic() - self._waiting_since_s) * 1000 < self._options.delay_ms:
+            return True
+        self._waiting_since_s = None
+        return False
 
     def _resumed(self, before: Offset, questions: Mapping[int, Question]) -> Resumed:
         options = self._options
@@ -249,10 +271,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Document, end: Document) -> Sequence[InputPartition]:
         before, until = offset_of(start), offset_of(end)
-        options = self._options
+        options = self._options._replace(bounds=until.bounds)
         if until.past is not None:
             # From the earliest record on: what is gone was gone before the query began.
-            options = options._replace(selection=replace(options.selection, minus=asked.selection_of(until.past.of)))
+            minus = replace(options.selection, minus=asked.selection_of(until.past.of))
+            options = options._replace(selection=minus, bounds=None)
         resumed, wanted = self._wanted(before, until, end)
         states = {
             group: state for group, state in resumed.states.items() if group in wanted and not wanted[group].empty
