@@ -50,8 +50,9 @@ cluster: setup ## a cluster on this machine: three nodes, their log and an S3; m
 	$(VENV)/bin/headwater cluster dev $(ARGS)
 
 test: setup spark node-modules system-packages check ## everything: checks, all tests, the official suite
-	$(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+	$(PY) -m tests.suite -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 	@$(MAKE) conformance
+	@if [ -e build/unsteady-tests.txt ]; then cat build/unsteady-tests.txt; fi
 
 quick: setup ## the quick tier of the tests; pytest options in ARGS="..."
 	$(PY) -m pytest -m "not full and not soak" $(ARGS)

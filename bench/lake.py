@@ -67,6 +67,11 @@ def flush(server: Server, timeout_s: float = 30) -> None:
         pass
 
 
+def checkpoint(server: Server, timeout_s: float = 30) -> None:
+    """Until the catalog knows what the log knows; for a node with one group."""
+    _send(server, "POST", "/__headwater/groups/0/snapshot", timeout_s)
+
+
 def _busy(rounds: list[dict]) -> str:
     return "(machine busy)" if any(one.get("others_cpu", 0) > BUSY_CPU for one in rounds) else ""
 

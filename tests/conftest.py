@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.support.faults import why_not_traceable
 from tests.support.s3 import S3, seaweed, weed_binary
+from tests.support.second_chance import register
 
 # Machines differ too much for a deadline per example; a new seed per run would make a red build unrepeatable.
 settings.register_profile("headwater", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
@@ -64,6 +65,7 @@ The others follow in the order in which they are found."""
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "traced: needs strace to be able to inject faults on this machine")
+    register(config)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

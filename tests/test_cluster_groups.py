@@ -8,7 +8,6 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from time import monotonic, sleep
 from typing import Any, Literal
 
 import pytest
@@ -16,6 +15,7 @@ import pytest
 from headwater.cluster_dev.child import CannotRun
 from headwater.cluster_dev.local_cluster import LocalCluster
 from headwater.cluster_dev.node_process import NodeProcess
+from tests.support import waiting
 from tests.support.http import Connection, Response
 
 WITHIN_S = 60.0
@@ -46,10 +46,7 @@ def call(node: NodeProcess, name: str, said: Any) -> Response:
 
 
 def until(holds: Callable[[], bool], within_s: float = WITHIN_S) -> None:
-    deadline_s = monotonic() + within_s
-    while not holds():
-        assert monotonic() < deadline_s, "it did not come to hold"
-        sleep(0.05)
+    waiting.until(holds, within_s=within_s, pause_s=0.05)
 
 
 def seen(cluster: LocalCluster) -> dict[str, Any]:

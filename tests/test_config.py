@@ -236,7 +236,7 @@ def test_a_broken_value_is_not_also_reported_as_a_contradiction() -> None:
     ],
 )
 def test_listen_is_host_and_port(listen: str, address: tuple[str, int]) -> None:
-    assert load({"listen": listen}, {}, None).listen_address == address
+    assert load({"listen": listen, "auth": "on"}, {}, None).listen_address == address
 
 
 @pytest.mark.parametrize(
@@ -268,15 +268,23 @@ def test_a_loopback_address_gives_no_warning(listen: str) -> None:
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:1", "[::]:1", "10.0.0.1:1", "example.com:1"])
-def test_an_address_others_can_reach_gives_a_warning(listen: str) -> None:
-    [warning] = resolve({}, {"HEADWATER_LISTEN": listen}, None).warnings
+def test_an_address_others_can_reach_is_refused_without_authentication(listen: str) -> None:
+    for auth in ("auto", "off"):
+        with pytest.raises(BadSettings) as bad:
+            resolve({"auth": auth}, {"HEADWATER_LISTEN": listen}, None)
+        [problem] = map(str, bad.value.problems)
+        assert problem.startswith(f"HEADWATER_LISTEN: {listen} can be reached from other machines")
+        assert "--auth on" in problem and "--open-to-everyone" in problem
+    assert resolve({"auth": "on"}, {"HEADWATER_LISTEN": listen}, None).warnings == []
+    [warning] = resolve({"open_to_everyone": True}, {"HEADWATER_LISTEN": listen}, None).warnings
     assert warning.startswith(f"HEADWATER_LISTEN: {listen} can be reached from other machines")
-    assert "no authentication" in warning
+    assert "authentication is off" in warning
 
 
-def test_an_s3p_address_others_can_reach_gives_a_warning() -> None:
-    [warning] = resolve({"s3p": "0.0.0.0:1"}, {}, None).warnings
-    assert warning.startswith("--s3p: 0.0.0.0:1 can be reached from other machines")
+def test_an_s3p_address_others_can_reach_is_refused_too() -> None:
+    [problem] = refused({"s3p": "0.0.0.0:1"})
+    assert problem.startswith("--s3p: 0.0.0.0:1 can be reached from other machines")
+    assert load({"s3p": "0.0.0.0:1", "auth": "on"}, {}, None).auth_on
 
 
 def test_webhooks_to_this_machine_give_a_warning() -> None:
@@ -291,7 +299,30 @@ def test_a_web_origin_is_taken(origin: str) -> None:
 
 @pytest.mark.parametrize("url", ["auto", "forwarded", "https://a.io", "http://[::1]:80", "https://a/b/", "http://a/"])
 def test_a_public_url_is_taken(url: str) -> None:
-    assert load({"public_url": url}, {}, None).public_url == url.rstrip("/")
+    given_all = {"public_url": url, "trusted_proxies": "127.0.0.1"}
+    assert load(given_all, {}, None).public_url == url.rstrip("/")
+
+
+def test_forwarded_needs_proxies_that_are_trusted() -> None:
+    [problem] = refused({"public_url": "forwarded"})
+    assert problem.startswith("--public-url: ") and "trusted_proxies" in problem
+
+
+def test_trusted_proxies_are_addresses_and_networks() -> None:
+    assert load({"trusted_proxies": " 127.0.0.1, fd00::/8"}, {}, None).trusted_proxies == "127.0.0.1/32,fd00::/8"
+    for wrong in ("10.0.0.1/8", "proxy.example", "127.0.0.1,", "none,127.0.0.1"):
+        [problem] = refused({"trusted_proxies": wrong})
+        assert problem.startswith("--trusted-proxies: ") and "10.0.0.0/8" in problem
+
+
+def test_several_web_origins_are_taken_and_credentials_go_with_named_ones() -> None:
+    origins = "https://a.example, https://b.example"
+    found = load({"cors_origin": origins, "cors_credentials": True}, {}, None)
+    assert found.cors_origins == ("https://a.example", "https://b.example")
+    [problem] = refused({"cors_credentials": True})
+    assert problem.startswith("--cors-credentials: ")
+    [problem] = refused({"cors_origin": "*,https://a.example"})
+    assert problem.startswith("--cors-origin: ")
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,7 @@ from headwater.log.medium import MediumError
 from headwater.log.quorum import QuorumLog
 from headwater.log.quorum_entries import FORMAT as LOG_FORMAT
 from headwater.ports import Rng, SystemClock
+from headwater.security import url_key
 from headwater.security.name_hash import NameHash
 from headwater.setting_values import AUTO, parse_listen, shown_address
 from headwater.start_refused import CannotStart
@@ -119,6 +120,7 @@ class ClusterGroups:
             self._data.join(self.description.id, self.groups_count)
             self._keys = await Keys.shared(self.place, self.secret, rng)
             self._name_hash = await NameHash.shared(self.place, self.secret, rng)
+            self._url_secret = await url_key.shared(self.place, self.secret, rng)
             await self._register(rng)
         except MediumError as error:
             raise CannotStart(f"the cluster cannot be joined: {error.reason}") from None
@@ -173,6 +175,10 @@ class ClusterGroups:
     def name_hash(self, rng: Rng) -> NameHash:
         """What names in receipts of erasures are hashed with, by every node of the cluster."""
         return self._name_hash
+
+    def url_secret(self, rng: Rng) -> bytes:
+        """What URLs are signed with, by every node of the cluster."""
+        return self._url_secret
 
     # ---- groups -------------------------------------------------------------------------------------------------
 

@@ -9,76 +9,70 @@ import itertools
 import os
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from headwater.access_settings import AccessSettings, open_doors
+from headwater.access_settings import contradictions as access_contradictions
+from headwater.setting_rows import (
+    CLUSTER,
+    DAY_MS,
+    HOUR_MS,
+    HTTP,
+    LOGGING,
+    MINUTE_MS,
+    READING,
+    S3P,
+    SERVING,
+    STORAGE,
+    STREAMS,
+    choice,
+    place,
+    row,
+    size,
+    text,
+    whole,
+)
 from headwater.setting_rules import CLUSTER_RULES, MEMORY_RULE, RELATIONS
 from headwater.setting_values import (
     AUTO,
     GIB,
     KIB,
     MIB,
+    OFF,
     PREFIX,
     TIB,
-    Kind,
     Setting,
     Value,
     Wrong,
-    is_loopback,
     parse_listen,
     parsed,
 )
-
-SECOND_MS, MINUTE_MS, HOUR_MS, DAY_MS = 1_000, 60_000, 3_600_000, 86_400_000
+from headwater.web_settings import contradictions as web_contradictions
 
 CONFIG_VARIABLE = "HEADWATER_CONFIG"
 URL_VARIABLE = "HEADWATER_URL"
 URL_DEFAULT = "http://127.0.0.1:4437"
 
-OFF = "off"
 WORKERS_MAX, GROUPS_MAX = 256, 1_024
-
-SERVING, STORAGE, HTTP, S3P = "Serving", "Log and memory", "HTTP connections", "S3P"
-CLUSTER = "Cluster"
-READING, STREAMS, LOGGING = "Reading and following", "Streams and producers", "Logging"
-
-
-def _row(panel: str, kind: Kind, default: Value, help: str, **more: Any) -> Any:
-    return field(default=default, metadata={"panel": panel, "kind": kind, "help": help, **more})
-
-
-def _size(panel: str, default: int, low: int, high: int, help: str) -> Any:
-    return _row(panel, "size", default, help, low=low, high=high)
-
-
-def _whole(panel: str, default: int, low: int, high: int, help: str) -> Any:
-    return _row(panel, "whole", default, help, low=low, high=high)
-
-
-def _text(panel: str, default: str, form: str, help: str) -> Any:
-    return _row(panel, "text", default, help, form=form)
-
-
-def _choice(panel: str, default: str, choices: tuple[str, ...], help: str) -> Any:
-    return _row(panel, "choice", default, help, choices=choices)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Settings(AccessSettings):
     """The table. `load` is the way in: building one directly skips validation (the defaults are valid)."""
 
-    listen: str = _row(SERVING, "listen", "127.0.0.1:4437", "Address to serve HTTP on.")
-    s3p: str = _row(SERVING, "door", "127.0.0.1:4438", "Address to serve S3P on; off closes that door.")
-    data: str = _row(SERVING, "path", "./headwater-data", "Directory that keeps the log and the catalog.")
-    memory: bool = _row(SERVING, "flag", False, "Keep nothing on disk: everything is gone when the server stops.")
-    durability: str = _choice(
+    listen: str = row(SERVING, "listen", "127.0.0.1:4437", "Address to serve HTTP on.")
+    s3p: str = row(SERVING, "door", "127.0.0.1:4438", "Address to serve S3P on; off closes that door.")
+    data: str = row(SERVING, "path", "./headwater-data", "Directory that keeps the log and the catalog.")
+    memory: bool = row(SERVING, "flag", False, "Keep nothing on disk: everything is gone when the server stops.")
+    durability: str = choice(
         SERVING,
         "fsync",
         ("fsync", "disk", "memory"),
         "When appends to a new stream are acknowledged: after the sync, after the write, or at once.",
     )
-    workers: int | str = _row(
+    workers: int | str = row(
         SERVING,
         "count",
         1,
@@ -86,7 +80,7 @@ class Settings:
         low=1,
         high=WORKERS_MAX,
     )
-    groups: int | str = _row(
+    groups: int | str = row(
         SERVING,
         "count",
         AUTO,
@@ -94,65 +88,65 @@ class Settings:
         low=1,
         high=GROUPS_MAX,
     )
-    shutdown_grace_ms: int = _whole(
+    shutdown_grace_ms: int = whole(
         SERVING, 10_000, 0, 10 * MINUTE_MS, "Time that open requests have to finish when the server stops."
     )
-    webhook_allow_local: bool = _row(
+    webhook_allow_local: bool = row(
         SERVING, "flag", False, "Let webhooks call http://localhost and 127.0.0.x; for development only."
     )
 
-    cluster: str = _row(
+    cluster: str = row(
         CLUSTER,
         "log",
         OFF,
         "Where the logs of a cluster are: NATS servers, or a place for objects; off is a node by itself.",
     )
-    cluster_name: str = _text(
+    cluster_name: str = text(
         CLUSTER,
         "headwater",
         "letters, digits, - and _",
         "Name of the cluster's streams in NATS.",
     )
-    cluster_replicas: int = _whole(CLUSTER, 3, 1, 5, "Copies of a log in NATS: 3 or 5, or 1 for development.")
-    cluster_monitors: str = _text(
+    cluster_replicas: int = whole(CLUSTER, 3, 1, 5, "Copies of a log in NATS: 3 or 5, or 1 for development.")
+    cluster_monitors: str = text(
         CLUSTER,
         AUTO,
         "auto, or http://HOST:PORT,...",
         "Monitoring addresses of the NATS servers, which are checked at start; auto is port 8222 of their hosts.",
     )
-    cluster_credentials: str = _text(
+    cluster_credentials: str = text(
         CLUSTER, AUTO, "auto, or a path", "Credentials file for the NATS servers; auto is none."
     )
-    cluster_listen: str = _row(CLUSTER, "listen", "127.0.0.1:4439", "Address where other nodes of the cluster connect.")
-    cluster_advertise: str = _text(
+    cluster_listen: str = row(CLUSTER, "listen", "127.0.0.1:4439", "Address where other nodes of the cluster connect.")
+    cluster_advertise: str = text(
         CLUSTER, AUTO, "auto, or HOST:PORT", "Where other nodes reach this one; auto is cluster_listen."
     )
-    public_address: str = _text(
+    public_address: str = text(
         CLUSTER, AUTO, "auto, or HOST:PORT", "Where clients reach this node, as redirects say; auto is listen."
     )
-    cluster_secret_file: str = _text(
+    cluster_secret_file: str = text(
         CLUSTER,
         AUTO,
         "a path",
         "File with the secret that nodes of the cluster know each other by; needed in a cluster.",
     )
-    cluster_lease_ms: int = _whole(
+    cluster_lease_ms: int = whole(
         CLUSTER,
         2_000,
         500,
         MINUTE_MS,
         "How long an owner serves a group without an answer of its log, and after which another node takes it over.",
     )
-    zone: str = _text(
+    zone: str = text(
         CLUSTER, AUTO, "auto, or a name", "Zone that this node is in: standbys are in another; auto is none."
     )
 
-    log_file_bytes: int = _size(STORAGE, 128 * MIB, MIB, 4 * GIB, "Size of one log file, preallocated.")
-    disk_sync_ms: int = _whole(STORAGE, 50, 1, MINUTE_MS, "How often writes of the durability class disk are synced.")
-    checkpoint_interval_ms: int = _whole(
+    log_file_bytes: int = size(STORAGE, 128 * MIB, MIB, 4 * GIB, "Size of one log file, preallocated.")
+    disk_sync_ms: int = whole(STORAGE, 50, 1, MINUTE_MS, "How often writes of the durability class disk are synced.")
+    checkpoint_interval_ms: int = whole(
         STORAGE, 5_000, 10, HOUR_MS, "How often the catalog is checkpointed with its log position."
     )
-    hot_bytes_max: int = _size(
+    hot_bytes_max: int = size(
         STORAGE,
         2 * GIB,
         MIB,
@@ -160,121 +154,112 @@ class Settings:
         "Memory for records that have not settled and what waits for the disk; above it appends are answered 503.",
     )
 
-    lake: str = _text(
+    lake: str = text(
         STORAGE,
         "auto",
         "auto, a directory, or s3://BUCKET/PREFIX",
         "Where older records settle; auto is DATA/lake.",
     )
-    lake_endpoint: str = _text(
+    lake_endpoint: str = text(
         STORAGE, "auto", "auto, or http(s)://HOST:PORT", "Address of an S3 server; auto is Amazon's."
     )
-    lake_region: str = _text(
+    lake_region: str = text(
         STORAGE, "auto", "auto, or a name such as eu-central-1", "Region of the S3 bucket; auto asks the environment."
     )
-    flush_bytes: int = _size(STORAGE, 64 * MIB, KIB, 16 * TIB, "Memory taken by records at which they begin to settle.")
-    flush_interval_ms: int = _whole(
+    flush_bytes: int = size(STORAGE, 64 * MIB, KIB, 16 * TIB, "Memory taken by records at which they begin to settle.")
+    flush_interval_ms: int = whole(
         STORAGE, 300_000, 10, 365 * DAY_MS, "Longest time a record stays in memory and log alone."
     )
-    lake_file_bytes: int = _size(STORAGE, 128 * MIB, KIB, 4 * GIB, "Payload in one file of the lake, about.")
-    lake_cache_bytes: int = _size(STORAGE, 256 * MIB, MIB, 16 * TIB, "Memory for parts of the lake that are read.")
-    lake_disk_cache_bytes: int = _size(
+    lake_file_bytes: int = size(STORAGE, 128 * MIB, KIB, 4 * GIB, "Payload in one file of the lake, about.")
+    lake_cache_bytes: int = size(STORAGE, 256 * MIB, MIB, 16 * TIB, "Memory for parts of the lake that are read.")
+    lake_disk_cache_bytes: int = size(
         STORAGE, 0, 0, 16 * TIB, "Local disk, in DATA/cache, for parts of an S3 lake that are read; 0 is off."
     )
-    lake_gc_interval_ms: int = _whole(
+    lake_gc_interval_ms: int = whole(
         STORAGE, 600_000, 100, 365 * DAY_MS, "How often what nothing refers to any more is looked for in the lake."
     )
-    lake_grace_ms: int = _whole(
+    lake_grace_ms: int = whole(
         STORAGE,
         HOUR_MS,
         MINUTE_MS,
         365 * DAY_MS,
         "How long a file without records of any stream stays, for whoever still reads it.",
     )
-    streams_loaded_max: int = _whole(
+    streams_loaded_max: int = whole(
         STORAGE, 200_000, 1_000, 1_000_000_000, "Streams whose metadata stays in memory while they are idle."
     )
 
-    body_bytes_max: int = _size(HTTP, 64 * MIB, KIB, 4 * GIB, "Longest request body; a longer one is answered 413.")
-    snapshot_bytes_max: int = _size(HTTP, 128 * MIB, KIB, 4 * GIB, "Longest snapshot; a longer one is answered 413.")
-    bodies_bytes_max: int = _size(
+    body_bytes_max: int = size(HTTP, 64 * MIB, KIB, 4 * GIB, "Longest request body; a longer one is answered 413.")
+    snapshot_bytes_max: int = size(HTTP, 128 * MIB, KIB, 4 * GIB, "Longest snapshot; a longer one is answered 413.")
+    bodies_bytes_max: int = size(
         HTTP,
         GIB,
         MIB,
         16 * TIB,
         "Request bodies that arrive or are being read, all together; above it more are answered 503.",
     )
-    head_bytes_max: int = _size(HTTP, 32 * KIB, KIB, MIB, "Longest request line and headers together.")
-    header_count_max: int = _whole(HTTP, 100, 8, 10_000, "Most headers in one request.")
-    head_timeout_ms: int = _whole(HTTP, 10_000, 10, HOUR_MS, "Time for the head of a request to arrive.")
-    body_timeout_ms: int = _whole(HTTP, 60_000, 10, HOUR_MS, "How long a body may bring less than 1KiB a second.")
-    idle_timeout_ms: int = _whole(HTTP, 75_000, 10, DAY_MS, "How long a connection is kept open between two requests.")
-    connections_max: int = _whole(HTTP, 20_000, 1, 1_000_000, "Most connections open at once, in each worker.")
-    write_buffer_bytes_max: int = _size(
+    head_bytes_max: int = size(HTTP, 32 * KIB, KIB, MIB, "Longest request line and headers together.")
+    header_count_max: int = whole(HTTP, 100, 8, 10_000, "Most headers in one request.")
+    head_timeout_ms: int = whole(HTTP, 10_000, 10, HOUR_MS, "Time for the head of a request to arrive.")
+    body_timeout_ms: int = whole(HTTP, 60_000, 10, HOUR_MS, "How long a body may bring less than 1KiB a second.")
+    idle_timeout_ms: int = whole(HTTP, 75_000, 10, DAY_MS, "How long a connection is kept open between two requests.")
+    connections_max: int = whole(HTTP, 20_000, 1, 1_000_000, "Most connections open at once, in each worker.")
+    write_buffer_bytes_max: int = size(
         HTTP, 256 * KIB, KIB, GIB, "Unsent bytes of one connection before its reader is held back."
     )
     # At most as many as have their sizes within FRAME_BYTES_RESERVED; at least what the Spark sink puts into a chunk.
-    append_records_max: int = _whole(
+    append_records_max: int = whole(
         HTTP,
         10_000,
         1_000,
         200_000,
         "Most records in one append; one request of many appends brings ten times as many. More are answered 413.",
     )
-    public_url: str = _row(
-        HTTP,
-        "base",
-        "auto",
-        "Where clients reach the server, for URLs in answers: by Host, by a proxy's X-Forwarded headers, or as given.",
-    )
-    cors_origin: str = _row(HTTP, "origin", "*", "Web origin that may use the server from a browser.")
 
-    s3p_name_bytes_max: int = _whole(S3P, 1_024, 1, 16_384, "Longest stream name, in bytes.")
-    s3p_count_default: int = _whole(S3P, 100, 1, 1_000_000, "Most records that a READ without COUNT returns.")
-    s3p_count_max: int = _whole(S3P, 10_000, 1, 1_000_000, "Greatest COUNT of a READ.")
-    s3p_block_ms_max: int = _whole(S3P, 60_000, 0, DAY_MS, "Greatest BLOCK of a READ.")
+    s3p_name_bytes_max: int = whole(S3P, 1_024, 1, 16_384, "Longest stream name, in bytes.")
+    s3p_count_default: int = whole(S3P, 100, 1, 1_000_000, "Most records that a READ without COUNT returns.")
+    s3p_count_max: int = whole(S3P, 10_000, 1, 1_000_000, "Greatest COUNT of a READ.")
+    s3p_block_ms_max: int = whole(S3P, 60_000, 0, DAY_MS, "Greatest BLOCK of a READ.")
     # At most as many as have their sizes within FRAME_BYTES_RESERVED.
-    s3p_records_max: int = _whole(S3P, 10_000, 1, 200_000, "Most records in one APPEND.")
-    s3p_record_bytes_max: int = _size(S3P, 16 * MIB, 1, 2 * GIB, "Longest record.")
-    s3p_append_bytes_max: int = _size(S3P, 32 * MIB, 1, 4 * GIB, "Most payload in one APPEND.")
-    s3p_idle_timeout_ms: int = _whole(
+    s3p_records_max: int = whole(S3P, 10_000, 1, 200_000, "Most records in one APPEND.")
+    s3p_record_bytes_max: int = size(S3P, 16 * MIB, 1, 2 * GIB, "Longest record.")
+    s3p_append_bytes_max: int = size(S3P, 32 * MIB, 1, 4 * GIB, "Most payload in one APPEND.")
+    s3p_idle_timeout_ms: int = whole(
         S3P, 300_000, 10, DAY_MS, "How long a connection may bring no command; a blocked READ counts as one."
     )
-    s3p_connections_max: int = _whole(S3P, 10_000, 1, 1_000_000, "Most S3P connections open at once, in each worker.")
+    s3p_connections_max: int = whole(S3P, 10_000, 1, 1_000_000, "Most S3P connections open at once, in each worker.")
 
-    read_bytes_max: int = _size(
+    read_bytes_max: int = size(
         READING, 4 * MIB, KIB, GIB, "Longest body of one catch-up response; most payload of one S3P READ."
     )
-    long_poll_timeout_ms: int = _whole(
+    long_poll_timeout_ms: int = whole(
         READING, 20_000, 1, HOUR_MS, "How long a long-poll waits for data before it is answered 204."
     )
-    sse_keepalive_ms: int = _whole(
+    sse_keepalive_ms: int = whole(
         READING, 15_000, 10, HOUR_MS, "Longest silence on an SSE connection before a comment line is sent."
     )
-    sse_lifetime_ms: int = _whole(
+    sse_lifetime_ms: int = whole(
         READING, 60_000, 20, DAY_MS, "Age at which an SSE connection is ended so that its client reconnects."
     )
 
-    stream_name_bytes_max: int = _whole(STREAMS, 1_024, 1, 16_384, "Longest stream name, decoded, in bytes.")
-    content_type_bytes_max: int = _whole(STREAMS, 256, 16, 8_192, "Longest content type of a stream.")
-    stream_seq_bytes_max: int = _whole(STREAMS, 256, 1, 8_192, "Longest Stream-Seq value.")
-    producer_id_bytes_max: int = _whole(STREAMS, 256, 1, 8_192, "Longest Producer-Id value.")
-    producers_per_stream_max: int = _whole(STREAMS, 10_000, 1, 10_000_000, "Most producers one stream remembers.")
-    producer_idle_ms: int = _whole(
+    stream_name_bytes_max: int = whole(STREAMS, 1_024, 1, 16_384, "Longest stream name, decoded, in bytes.")
+    content_type_bytes_max: int = whole(STREAMS, 256, 16, 8_192, "Longest content type of a stream.")
+    stream_seq_bytes_max: int = whole(STREAMS, 256, 1, 8_192, "Longest Stream-Seq value.")
+    producer_id_bytes_max: int = whole(STREAMS, 256, 1, 8_192, "Longest Producer-Id value.")
+    producers_per_stream_max: int = whole(STREAMS, 10_000, 1, 10_000_000, "Most producers one stream remembers.")
+    producer_idle_ms: int = whole(
         STREAMS, 7 * DAY_MS, 1, 3_650 * DAY_MS, "How long a producer that writes nothing is remembered."
     )
 
-    log_level: str = _choice(
-        LOGGING, "info", ("debug", "info", "warning", "error"), "Least severe line that is logged."
-    )
-    log_format: str = _choice(
+    log_level: str = choice(LOGGING, "info", ("debug", "info", "warning", "error"), "Least severe line that is logged.")
+    log_format: str = choice(
         LOGGING,
         "auto",
         ("auto", "text", "json"),
         "Form of log lines; auto is text on a terminal and json elsewhere.",
     )
 
-    profile: str = _text(LOGGING, "off", "off, or a file", "File for a profile of the event loop, written on shutdown.")
+    profile: str = text(LOGGING, "off", "off, or a file", "File for a profile of the event loop, written on shutdown.")
 
     @property
     def workers_wanted(self) -> int | None:
@@ -302,7 +287,8 @@ class Settings:
 
 
 TABLE: tuple[Setting, ...] = tuple(
-    Setting(name=row.name, default=cast(Value, row.default), **row.metadata) for row in fields(Settings)
+    Setting(name=found.name, default=cast(Value, found.default), **found.metadata)
+    for found in sorted(fields(Settings), key=lambda found: place(found.metadata["panel"]))
 )
 BY_NAME: Mapping[str, Setting] = {setting.name: setting for setting in TABLE}
 
@@ -338,14 +324,11 @@ class Resolved:
     def warnings(self) -> list[str]:
         """What is allowed and worth a second look before serving."""
         found = []
-        addresses = (("listen", self.settings.listen_address), ("s3p", self.settings.s3p_address))
-        for name, address in addresses:
-            if address is None or is_loopback(address[0]):
-                continue
+        for name in () if self.settings.auth_on else open_doors(asdict(self.settings)):
             found.append(
                 f"{self.sources[name]}: {getattr(self.settings, name)} can be reached from other machines and "
-                "there is no authentication yet: whoever reaches it can read, write and delete everything; "
-                "use 127.0.0.1, or let only a trusted network or proxy through"
+                "authentication is off: whoever reaches it can read, write and delete everything; "
+                "turn auth on, or let only a trusted network or proxy through"
             )
         if self.settings.webhook_allow_local:
             found.append(
@@ -456,6 +439,8 @@ def _contradictions(values: Mapping[str, Any], sources: Mapping[str, str], broke
         for is_so, rule, change in CLUSTER_RULES:
             if is_so(values):
                 yield Problem(sources["cluster"], rule, change)
+    for name, wrong, change in () if broken else (*access_contradictions(values), *web_contradictions(values)):
+        yield Problem(sources[name], wrong, change)
     for relation in RELATIONS:
         pair = relation.first, relation.second
         if values["s3p"] == OFF and relation.first.startswith("s3p_"):

@@ -27,6 +27,7 @@ from headwater.group_maker import GroupMaker
 from headwater.log.null import NullLog
 from headwater.log.wal import Wal
 from headwater.ports import Catalog, Rng
+from headwater.security import url_key
 from headwater.security.name_hash import NameHash
 from headwater.start_refused import CannotStart
 from headwater.subscriptions.keys import Keys
@@ -66,6 +67,14 @@ class LocalGroups:
         if self.membership.alone:
             return Keys.fresh(rng)
         return Keys.kept(self.membership.directory, rng)  # all workers sign with one key, and show it
+
+    def url_secret(self, rng: Rng) -> bytes:
+        """What the node signs URLs with. Raises CannotStart."""
+        if not self._settings.memory:
+            return url_key.kept(self._data.path, rng)
+        if self.membership.alone:
+            return rng.token(32)
+        return url_key.kept(self.membership.directory, rng)
 
     def name_hash(self, rng: Rng) -> NameHash:
         """What names in receipts of erasures are hashed with. Raises BadReceiptKey."""

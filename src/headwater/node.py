@@ -24,6 +24,7 @@ from headwater.cluster.forwarding import Forwarder
 from headwater.cluster_groups import ClusterGroups
 from headwater.config import Settings
 from headwater.data_directory import DataDirectory
+from headwater.doors.http.access import Access
 from headwater.doors.http.admin.administration import Administration
 from headwater.doors.http.admin.backup import BackupDoor
 from headwater.doors.http.admin.bulk_snapshots import BulkSnapshots
@@ -37,6 +38,8 @@ from headwater.doors.http.admin.lake import LakeCalls
 from headwater.doors.http.admin.matches import matches
 from headwater.doors.http.admin.pipeline import Pipeline
 from headwater.doors.http.admin.plan import Plans
+from headwater.doors.http.admin.tokens import BUCKETS_PREFIX, SIGN, BucketCalls, TokenCalls
+from headwater.doors.http.admin.tokens import PREFIX as TOKENS_PREFIX
 from headwater.doors.http.admin.usage import Usage
 from headwater.doors.http.buckets import Buckets
 from headwater.doors.http.bulk_append import Batches
@@ -45,6 +48,7 @@ from headwater.doors.http.elsewhere import Elsewhere
 from headwater.doors.http.exchange import Exchange
 from headwater.doors.http.first_request import group_of_first
 from headwater.doors.http.many_streams_tail import Tails
+from headwater.doors.http.named_access import RouterAccess, SubscriptionAccess
 from headwater.doors.http.respond import Responder
 from headwater.doors.http.routes import Routes
 from headwater.doors.http.server import HttpServer
@@ -75,9 +79,14 @@ from headwater.local_groups import LocalGroups
 from headwater.model.subscriptions import path_of
 from headwater.observe import readings
 from headwater.observe.cluster_readings import NodeReadings
+from headwater.observe.group_readings import LoopDelay, group_readings, process_readings
 from headwater.observe.health import Health
 from headwater.observe.metrics import Metrics
+from headwater.observe.timings import timings
 from headwater.ports import BlobsUnavailable, SystemClock, SystemRng
+from headwater.security import policy
+from headwater.security.directory import Directory
+from headwater.security.new_guard import new_guard
 from headwater.setting_values import shown_address
 from headwater.start_refused import CannotStart
 from headwater.subscriptions.manager import Manager
@@ -95,8 +104,14 @@ log = structlog.get_logger("headwater")
 class Node:
     """One process, assembled. `start` and `stop` may each be called once."""
 
-    def __init__(self, settings: Settings, groups: LocalGroups | ClusterGroups) -> None:
+    def __init__(
+        self, settings: Settings, groups: LocalGroups | ClusterGroups, announce: Callable[[str], None] = print
+    ) -> None:
+        """`announce` shows a line to whoever started the server."""
         self.settings = settings
+        self._announce = announce
+        self._access = Access(new_guard(settings, SystemClock()))
+        self._directory: Directory | None = None
         self._groups = groups
         self._data = DataDirectory(Path(settings.data))
         self._address = ""
@@ -113,6 +128,12 @@ class Node:
         self._queues: Queues | None = None
         self._lake_calls: LakeCalls | None = None
         self._bulk_snapshots: BulkSnapshots | None = None
+        self._loop_delay = LoopDelay(SystemClock())
+
+    @property
+    def policy(self) -> policy.Policy:
+        """What each route asks of a client; complete once the node has started."""
+        return self._access.policy
 
     async def start(self, http: tuple[str, int], s3p: tuple[str, int] | None) -> str:
         """Recovers and listens; returns HOST:PORT. Raises CannotStart, LogCorrupt or LogContradiction."""
@@ -129,45 +150,59 @@ class Node:
         webhooks = WebhookClient(settings.webhook_allow_local)
         self._subscriptions = subscriptions = Manager(engine, groups.keys(rng), webhooks, rng)
         groups.recover(subscriptions)
-        responder = Responder(settings.cors_origin, settings.memory)
+        responder = Responder(settings.cors_origin, settings.memory, settings.cors_credentials)
         streams = DurableStreams(engine, settings, responder, engine.clock, rng)
         soon = asyncio.get_running_loop().call_soon
+        if self._access.guard.on:
+            self._access.guard.url_secret = groups.url_secret(rng)
+        self._directory = Directory(engine, self._access.guard, rng, self._announce)
         self._delivery = delivery = Delivery(soon, engine.clock.call_later, engine.clock)
         priorities, admission = Priorities(engine.clock), Admission(engine, delivery)
         routes = self._routes(engine, self._forwarder, streams, blobs, rng)
-        topics = TopicDoor(engine, settings, groups.in_cluster, routes.where, delivery, priorities)
+        topics = TopicDoor(engine, settings, groups.in_cluster, routes.where, delivery, priorities, self._access)
         topics.records.admit = admission.demand
-        routes.call(TOPICS_PREFIX, topics.routes.handle)
+        routes.call(TOPICS_PREFIX, topics.routes.handle, topics.routes.judge)
         self._pipeline_calls(routes, engine, store, lake)
         self._topic_access = TopicAccess(engine, self._placing, delivery, priorities)
         self._routers = Routers(engine, self._topic_access)
         self._routers.start()
-        routes.call("/__headwater/erase", self._erasures(engine, rng, subscriptions, self._routers).handle)
-        routes.call(SUBSCRIPTIONS_PREFIX, Subscriptions(subscriptions, settings).handle)
+        erasures = self._erasures(engine, rng, subscriptions, self._routers)
+        routes.call("/__headwater/erase", erasures.handle, policy.ADMIN_DO)
+        about = SubscriptionAccess(self._access, engine, subscriptions)
+        subscribing = Subscriptions(subscriptions, settings, about)
+        routes.call(SUBSCRIPTIONS_PREFIX, subscribing.handle, subscribing.judge)
         self._queues = Queues(engine, self._topic_access, rng, settings.read_bytes_max)
         self._queues.start()
         topics.serve_queues(self._queues)
-        routes.call(ROUTERS_PREFIX, RouterCalls(self._routers, settings.stream_name_bytes_max).handle)
+        router_access = RouterAccess(self._access, engine, self._routers)
+        routing = RouterCalls(self._routers, settings.stream_name_bytes_max, router_access)
+        routes.call(ROUTERS_PREFIX, routing.handle, routing.judge)
         bodies_bytes_max = settings.bodies_bytes_max // groups.workers_count
         bodies = Budget(max(bodies_bytes_max, settings.body_bytes_max, settings.snapshot_bytes_max))
         sockets = topics.serve_sockets(WebSockets(settings, bodies, message_bytes_max=MESSAGE_BYTES_MAX))
-        self._http = HttpServer(settings, routes, responder, bodies)
+        self._http = HttpServer(settings, routes, responder, bodies, access=self._access)
         metrics = self._pages(routes, engine, self._http)
-        metrics.add(*readings.engine_gauges(engine), *readings.http_gauges(self._http, streams))
+        since_start = readings.SinceStart(engine)
+        metrics.add(*readings.engine_gauges(engine, since_start), *readings.http_gauges(self._http, streams))
+        metrics.add(*readings.answer_gauges(responder, streams), *readings.queue_gauges(self._queues))
+        metrics.add(*timings(since_start, streams, subscriptions, self._queues, self._forwarder))
+        metrics.add(*group_readings(engine), *process_readings(self._loop_delay, clock))
         metrics.add(*readings.subscription_gauges([subscriptions]), *readings.router_gauges(self._routers))
         metrics.add(*readings.topic_gauges(topics, sockets), *readings.delivery_gauges(delivery, admission))
         if s3p is not None:
             members = None if groups.membership.alone else groups.membership
-            self._s3p = S3pServer(settings, engine, members, self._placing)
+            self._s3p = S3pServer(settings, engine, members, self._placing, self._access.guard)
             metrics.add(*readings.s3p_gauges(self._s3p))
         if groups.calls is not None:
-            routes.call(MEMBERS_PREFIX, partial(_answer, groups.calls))
-        internal = partial(HttpServer, settings, routes, responder, bodies, internal=True)
+            routes.call(MEMBERS_PREFIX, partial(_answer, groups.calls), policy.MEMBERS)
+        internal = partial(HttpServer, settings, routes, responder, bodies, internal=True, access=self._access)
         await groups.open(self._http, internal, self._s3p)
         if groups.handover is not None:
             metrics.add(*readings.member_gauges(groups.handover, self._forwarder))
         await groups.serve()
+        await self._directory.start()
         await self._listen(engine, http, s3p)
+        self._loop_delay.start()
         return self._address
 
     async def _lake(self, store: ObjectStore, clock: SystemClock, rng: SystemRng) -> DeltaLake | None:
@@ -194,52 +229,59 @@ class Node:
         buckets = Buckets(directory)
         snapshots = Snapshots(engine, blobs, settings, rng)
         batches = Batches(engine, directory, settings, placing)
-        routes = Routes(settings, streams, buckets, snapshots, batches, elsewhere)
-        routes.call("/__headwater/buckets", buckets.by_any_name)
+        routes = Routes(settings, streams, buckets, snapshots, batches, elsewhere, self._access)
+        if self._directory is not None:
+            of_bucket = BucketCalls(buckets, self._directory, self._access)
+            routes.call(BUCKETS_PREFIX, of_bucket.handle, of_bucket.judge)
+            tokens = TokenCalls(self._directory, self._access, engine.clock, settings.stream_name_bytes_max)
+            routes.call(TOKENS_PREFIX, tokens.handle, tokens.judge)
+            routes.call(SIGN, tokens.sign, policy.SIGN)
         self._bulk_snapshots = BulkSnapshots(engine, blobs, settings, rng)
-        routes.call("/__headwater/snapshots", self._bulk_snapshots.handle)
-        routes.call("/__headwater/tail", Tails(engine, settings, self._groups.membership).handle)
+        routes.call("/__headwater/snapshots", self._bulk_snapshots.handle, policy.BULK_SNAPSHOTS)
+        tails = Tails(engine, settings, self._groups.membership)
+        routes.call("/__headwater/tail", tails.handle, policy.MANY_TAIL)
         return routes
 
     def _pipeline_calls(self, routes: Routes, engine: Engine, store: ObjectStore, lake: DeltaLake | None) -> None:
         """What the data pipeline and operators ask of groups."""
         settings = self.settings
         place = lake_location.place(settings, store)
-        groups = GroupCalls(engine, routes.handle)
-        routes.call(GROUPS_PREFIX, groups.handle)
+        groups = GroupCalls(engine, routes.handle, self._access)
+        routes.call(GROUPS_PREFIX, groups.handle, groups.judge)
         routes.expect = groups.expect
         pipeline = Pipeline(engine, None if lake is None else partial(_describe, store))
         pipeline.register(groups)
         FeedCalls(Encoding(encode_feed, begin_feed, encode_part)).register(groups)
-        routes.call("/__headwater/lake", pipeline.lake)
-        routes.call("/__headwater/flush", pipeline.flush)
+        routes.call("/__headwater/lake", pipeline.lake, policy.READ_ALL)
+        routes.call("/__headwater/flush", pipeline.flush, policy.ADMIN_DO)
         if lake is not None:
             # One round of gc sees that nothing refers to it, and another finds that its time is over.
             unused_ms_max = settings.lake_grace_ms + 2 * settings.lake_gc_interval_ms
             self._lake_calls = LakeCalls(lake.files, lake.infos, place, unused_ms_max)
             self._lake_calls.register(groups)
         plans = Plans(engine, groups, self._lake_calls, self._groups.membership.public_address)
-        routes.call("/__headwater/plan", plans.handle)
+        routes.call("/__headwater/plan", plans.handle, policy.ASK_ALL)
         usage = Usage(engine)
-        routes.call("/__headwater/usage", usage.handle)
-        groups.call("usage", usage.of_group)
+        routes.call("/__headwater/usage", usage.handle, policy.READ_ALL)
+        groups.call("usage", usage.of_group, policy.READ_ALL)
         administration = Administration(engine, settings, lambda: self._address)
-        routes.call("/__headwater/config", administration.config)
+        routes.call("/__headwater/config", administration.config, policy.ADMIN_LOOK)
         administration.register(groups)
         self._cluster_calls(routes, engine, groups)
-        groups.call("matches", matches)
-        groups.call("backup", BackupDoor(engine.groups_count, place, self._groups.in_cluster).handle)
+        groups.call("matches", matches, policy.ASK_ALL)
+        backups = BackupDoor(engine.groups_count, place, self._groups.in_cluster)
+        groups.call("backup", backups.handle, policy.ADMIN_ALL)
 
     def _cluster_calls(self, routes: Routes, engine: Engine, group_calls: GroupCalls) -> None:
         groups = self._groups
         if isinstance(groups, LocalGroups):
-            routes.call(CLUSTER_PREFIX, no_cluster)
+            routes.call(CLUSTER_PREFIX, no_cluster, policy.ADMIN_ALL)
             return
         calls = ClusterCalls(
             groups.view, groups.ownership, groups.registry, groups.description, groups.logs.kind, engine.questions
         )
         calls.register(group_calls)
-        routes.call(CLUSTER_PREFIX, calls.handle)
+        routes.call(CLUSTER_PREFIX, calls.handle, policy.ADMIN_ALL)
 
     def _erasures(self, engine: Engine, rng: SystemRng, subscriptions: Manager, routers: Routers) -> Erasures:
         hash_name = None if self.settings.memory else self._groups.name_hash(rng).of
@@ -262,10 +304,10 @@ class Node:
         if not self.settings.memory:
             health.add("lake", lambda: wrong("lake") or (None if probe is None else probe.failure))
         health.add("shutdown", lambda: "the node is shutting down" if http.closing else None)
-        routes.page("/healthz", health.healthz)
-        routes.page("/readyz", health.readyz)
-        routes.page("/metrics", metrics.prometheus)
-        routes.page("/__headwater/metrics", metrics.json)
+        routes.page("/healthz", health.healthz, policy.OPEN_PAGE)
+        routes.page("/readyz", health.readyz, policy.OPEN_PAGE)
+        routes.page("/metrics", metrics.prometheus, policy.METRICS)
+        routes.page("/__headwater/metrics", metrics.json, policy.METRICS)
         return metrics
 
     # ---- doors --------------------------------------------------------------------------------------------------
@@ -335,6 +377,7 @@ class Node:
 
     async def stop(self) -> None:
         """Ends everything. May be called after a failed start."""
+        self._loop_delay.close()
         doors = [door for door in (self._http, self._s3p) if door is not None]
         for door in doors:
             door.wind_down()
@@ -360,6 +403,8 @@ class Node:
             self._lake_calls.close()
         if self._store_probe is not None:
             await self._store_probe.stop()
+        if self._directory is not None:
+            await self._directory.stop()
         await self._groups.stop()
         if self._bulk_snapshots is not None:
             self._bulk_snapshots.close()
@@ -374,7 +419,7 @@ def _answer(calls: Calls, exchange: Exchange, rest: bytes, query: bytes) -> None
     async def answer() -> None:
         status, body = await calls.answer(rest[1:].decode("latin-1"), exchange.request.body)
         headers = [("Content-Type", "application/msgpack")]
-        exchange.reply(exchange.responder.full(status, headers, body, exchange.request.keep_alive))
+        exchange.reply(exchange.responder.to_member(status, headers, body, exchange.request.keep_alive))
 
     exchange.run(answer())
 

@@ -43,7 +43,7 @@ REFUSALS = (CannotStart, LogCorrupt, LogContradiction, CatalogMismatch, BadEntry
 def serve_alone(settings: Settings, groups_count: int) -> int:
     """Runs a node of one process until SIGTERM or SIGINT; returns its exit code."""
     data = DataDirectory(Path(settings.data))
-    node = Node(settings, LocalGroups(settings, data, Members(0, 1, groups_count, Path())))
+    node = Node(settings, LocalGroups(settings, data, Members(0, 1, groups_count, Path())), show)
 
     def ready(address: str) -> None:
         print(f"headwater ready on http://{address}", flush=True)
@@ -67,13 +67,16 @@ def serve_in_cluster(
         print(f"headwater ready on http://{address}", flush=True)
 
     async def body() -> None:
-        await _serve(Node(settings, groups), http, s3p, ready, (signal.SIGTERM, signal.SIGINT))
+        await _serve(Node(settings, groups, show), http, s3p, ready, (signal.SIGTERM, signal.SIGINT))
 
     return _exit_code(body, settings.profile)
 
 
-def serve_worker(order: Order, ready: Callable[[], None], watch: Callable[[], None]) -> int:
-    """Runs one process of a node until SIGTERM. `watch` is called on its event loop before anything is opened."""
+def serve_worker(
+    order: Order, ready: Callable[[], None], watch: Callable[[], None], announce: Callable[[str], None]
+) -> int:
+    """Runs one process of a node until SIGTERM. `watch` is called on its event loop before anything is opened, and
+    `announce` with what is to be shown to whoever started the node."""
     settings = Settings(**order.settings)
     log_lines.set_up(settings.log_level, settings.log_format)
     members = Members(order.member, order.members_count, order.groups_count, Path(order.directory))
@@ -81,11 +84,17 @@ def serve_worker(order: Order, ready: Callable[[], None], watch: Callable[[], No
     async def body() -> None:
         watch()
         sockets = {"http": order.http_sockets, "s3p": order.s3p_sockets}
-        node = Node(settings, LocalGroups(settings, DataDirectory(Path(settings.data)), members, sockets))
+        groups = LocalGroups(settings, DataDirectory(Path(settings.data)), members, sockets)
+        node = Node(settings, groups, announce)
         await _serve(node, order.http, order.s3p, lambda address: ready(), (signal.SIGTERM,))
 
     profile = settings.profile if settings.profile == "off" else f"{settings.profile}.{order.member}"
     return _exit_code(body, profile)
+
+
+def show(text: str) -> None:
+    """A line for whoever started the server: never a log line."""
+    print(text, flush=True)
 
 
 def _exit_code(body: Callable[[], Coroutine[Any, Any, None]], profile: str) -> int:

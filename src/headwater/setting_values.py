@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from typing import Literal, assert_never
 
 KIB, MIB, GIB, TIB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
-AUTO = "auto"
+AUTO, OFF = "auto", "off"
 PREFIX = "HEADWATER_"
 """Of the environment's variables."""
 
-Kind = Literal["flag", "choice", "path", "text", "listen", "door", "origin", "base", "log", "size", "whole", "count"]
+Kind = Literal[
+    "flag", "choice", "path", "text", "listen", "door", "origin", "base", "networks", "log", "size", "whole", "count"
+]
 Value = bool | int | str
 
 
@@ -56,9 +58,11 @@ class Setting:
             case "door":
                 return "as listen, or off"
             case "origin":
-                return "* or SCHEME://HOST:PORT"
+                return "* or SCHEME://HOST:PORT,..."
             case "base":
                 return "auto, forwarded, or http(s)://HOST:PORT/PATH"
+            case "networks":
+                return "none, or ADDRESS,NETWORK/BITS,..."
             case "log":
                 return "off, nats://HOST:PORT,HOST:PORT, s3://BUCKET/PREFIX, or file:///DIRECTORY"
             case "size":
@@ -113,7 +117,7 @@ def parsed(setting: Setting, raw: object, typed: bool) -> Value:
             return AUTO
         case "whole" | "size" | "count":
             return _bounded(setting, _number(setting, raw, text, typed))
-        case "choice" | "path" | "text" | "listen" | "door" | "origin" | "base" | "log":
+        case "choice" | "path" | "text" | "listen" | "door" | "origin" | "base" | "networks" | "log":
             if text is None:
                 raise Wrong(f"{raw!r} is not text", f'write it in quotes: {setting.name} = "{setting.default}"')
             return _text(setting, text)
@@ -156,8 +160,10 @@ def _text(setting: Setting, text: str) -> str:
         except ValueError as why:
             off = "" if setting.kind == "listen" else ", or off"
             raise Wrong(str(why), f"write HOST:PORT such as {setting.default} or [::1]:4437{off}") from None
-    if setting.kind == "origin" and text != "*" and not _ORIGIN.fullmatch(text):
-        raise Wrong(f"{text!r} is not a web origin", "write * or an origin such as https://app.example.com")
+    if setting.kind == "origin":
+        return _origins(text)
+    if setting.kind == "networks" and text != "none":
+        return ",".join(str(network) for network in networks(text))
     if setting.kind == "log" and text != "off" and not _LOGS.fullmatch(text):
         example = "nats://10.0.0.1:4222,10.0.0.2:4222,10.0.0.3:4222 or s3://bucket/prefix"
         raise Wrong(f"{text!r} is no place for a cluster's logs", f"write off, or an address such as {example}")
@@ -167,6 +173,28 @@ def _text(setting: Setting, text: str) -> str:
             example = "write auto, forwarded, or a URL such as https://streams.example.com"
             raise Wrong(f"{text!r} is not where a server can be reached", example)
     return text
+
+
+def _origins(text: str) -> str:
+    origins = list(dict.fromkeys(part.strip() for part in text.split(",")))
+    for origin in origins:
+        if origin == "*" and len(origins) > 1:
+            raise Wrong("* is every origin, and others are named beside it", "write * alone, or the origins alone")
+        if origin != "*" and not _ORIGIN.fullmatch(origin):
+            raise Wrong(f"{origin!r} is not a web origin", "write * or an origin such as https://app.example.com")
+    return ",".join(origins)
+
+
+def networks(text: str) -> list[ipaddress.IPv4Network | ipaddress.IPv6Network]:
+    """Addresses and networks with commas between. Raises Wrong."""
+    found = []
+    for part in text.split(","):
+        try:
+            found.append(ipaddress.ip_network(part.strip()))
+        except ValueError as why:
+            example = "write none, or addresses and networks such as 127.0.0.1,10.0.0.0/8"
+            raise Wrong(f"{part.strip()!r} is no address or network: {why}", example) from None
+    return found
 
 
 def parse_listen(text: str) -> tuple[str, int]:

@@ -27,7 +27,12 @@ def main() -> int:
     if not line:
         return EXIT_FAILED
     order = msgspec.json.decode(line, type=Order)
-    return serve_worker(order, _ready, _watch_parent)
+    return serve_worker(order, _ready, _watch_parent, announce)
+
+
+def announce(text: str) -> None:
+    """Has the parent print a line: what a worker prints is for the parent."""
+    print(f"say {text}", flush=True)
 
 
 def _ready() -> None:

@@ -22,7 +22,8 @@ from headwater.cli.main import app
 from headwater.cluster_dev.loopback import ask
 from headwater.cluster_dev.reserved_ports import HOST
 from tests.cluster_dev.test_reserved_ports import listen
-from tests.support.process_table import running_with, wait_until
+from tests.support.process_table import running_with
+from tests.support.waiting import until
 
 SMALL = ["--log", "objects", "--no-s3", "--groups", "2", "--port", "0"]
 EXIT_S = 100.0
@@ -51,7 +52,7 @@ class Started:
         return self._read.decode(errors="replace")
 
     def wait_for(self, text: str, count: int = 1) -> None:
-        wait_until(lambda: self.output.count(text) >= count or self.process.poll() is not None)
+        until(lambda: self.output.count(text) >= count or self.process.poll() is not None)
         assert text in self.output, self.output
 
     def interrupt(self, number: int = signal.SIGINT) -> int:
@@ -95,7 +96,7 @@ def started(place: Path, *flags: str, terminal: bool = False) -> Iterator[Starte
     finally:
         process.kill()
         running.ended()
-        wait_until(lambda: running_with(str(place)) == {})
+        until(lambda: running_with(str(place)) == {})
 
 
 def test_it_prints_where_the_nodes_are_and_how_to_try_them_and_interrupted_leaves_nothing(tmp_path: Path) -> None:
@@ -142,7 +143,7 @@ def test_on_a_terminal_a_table_is_shown_and_ctrl_c_leaves_nothing(tmp_path: Path
 @pytest.mark.full
 def test_interrupted_while_it_starts_it_leaves_nothing(tmp_path: Path) -> None:
     with started(tmp_path, "--nodes", "1") as dev:
-        wait_until(lambda: any("/node-0/" in line for line in running_with(str(tmp_path)).values()))
+        until(lambda: any("/node-0/" in line for line in running_with(str(tmp_path)).values()))
         assert dev.interrupt() == 0
         assert dev.left == []
 
@@ -152,7 +153,7 @@ def test_killed_it_takes_its_processes_with_it(tmp_path: Path) -> None:
     with started(tmp_path, "--nodes", "1") as dev:
         dev.wait_for("ready:")
         dev.interrupt(signal.SIGKILL)
-        wait_until(lambda: running_with(str(tmp_path)) == {})
+        until(lambda: running_with(str(tmp_path)) == {})
 
 
 @pytest.mark.full

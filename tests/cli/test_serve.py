@@ -87,8 +87,10 @@ def test_bad_settings_are_printed_together_and_nothing_is_started(started: list[
     assert started == []
 
 
-def test_an_open_address_is_served_with_a_warning(started: list[Settings]) -> None:
+def test_an_open_address_is_served_when_that_is_said_and_with_a_warning(started: list[Settings]) -> None:
     result = run("serve", "--listen", "0.0.0.0:1", "--memory")
+    assert result.exit_code == 2 and started == []
+    result = run("serve", "--listen", "0.0.0.0:1", "--memory", "--open-to-everyone")
     assert result.stderr.startswith("warning: --listen: 0.0.0.0:1 can be reached from other machines")
     assert len(started) == 1
 

@@ -18,6 +18,7 @@ import pytest
 
 from headwater.client import Headwater, NotAQueue, Reject, Retry, Unavailable, Worker
 from headwater.client.values import Extended, ExtendedJob, FailedJob, JobFacts
+from headwater.client.worker import REASON_BYTES_MAX
 from tests.client.conftest import IMPATIENT, Connect
 from tests.client.faulty_proxy import LoseAnswer, LoseRequest, Proxy
 from tests.client.serving import Told
@@ -140,6 +141,97 @@ def test_what_the_function_raises_decides_how_the_job_is_given_back(caplog: pyte
     assert [record.message for record in caplog.records if record.exc_info] == [
         f"job {seq} failed, delivery 1" for seq in (3, 4, 5)
     ]
+
+
+class Speechless(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+class Formats(logging.Formatter):
+    """Writes exceptions itself, as the JSON formatter of PySpark does."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return f"{record.getMessage()} {record.exc_info and str(record.exc_info[1])}".encode().decode()
+
+
+class Raising(logging.Handler):
+    """Raises what its formatter raises, as the handler of pytest does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setFormatter(Formats())
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(self.format(record))
+
+
+UNSPEAKABLE = [
+    (ValueError("file \udcff is broken"), "ValueError: file \\udcff is broken"),
+    (Retry(reason="\ud83d half"), "\\ud83d half"),
+    (Retry(reason=Speechless()), "it has no text"),  # type: ignore[arg-type]
+    (Reject("bad \udc80"), "rejected: bad \\udc80"),
+    (Reject(ValueError("no text")), "rejected: no text"),  # type: ignore[arg-type]
+    (Reject(Speechless()), "rejected: it has no text"),  # type: ignore[arg-type]
+    (ValueError("é" * 2_000), "ValueError: " + "é" * 494),
+    (Speechless(), "Speechless: it has no text"),
+]
+
+
+@pytest.mark.parametrize(("why", "reason"), UNSPEAKABLE, ids=[str(n) for n in range(len(UNSPEAKABLE))])
+@pytest.mark.parametrize("handler", [logging.NullHandler, Raising])
+def test_whatever_text_an_exception_has_its_job_is_given_back_with_a_reason_that_can_be_sent(
+    why: Exception, reason: str, handler: type[logging.Handler], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = Source(deque([["a"], ["b"]]))
+
+    async def fails(job: HeldJob) -> None:
+        if job.facts.data == "a":
+            raise why
+
+    heard = logging.getLogger("headwater.worker")
+    monkeypatch.setattr(heard, "handlers", [handler()])
+    monkeypatch.setattr(heard, "propagate", False)  # pytest cannot send such texts from one process to another
+    assert worked(source, fails) == 2
+    assert sorted((done[0], done[1]) for done in source.done) == [("ack", 2), ("nack", 1)]
+    (told,) = [done[3] for done in source.done if done[0] == "nack"]
+    assert told == reason
+    assert len(told.encode()) <= REASON_BYTES_MAX
+
+
+@pytest.mark.parametrize("delay", ["soon", float("nan"), -1, None])
+def test_a_delay_that_is_none_fails_the_job_where_it_is_given(delay: Any) -> None:
+    source = Source(deque([["a"], ["b"]]))
+
+    async def fails(job: HeldJob) -> None:
+        if job.facts.data == "a":
+            raise Retry(delay=delay)
+
+    assert worked(source, fails) == 2
+    told = {done[1]: done for done in source.done}
+    assert told[1][:3] == ("nack", 1, None) and told[1][3].startswith(("ValueError: ", "TypeError: "))
+    assert told[2] == ("ack", 2)
+
+
+def test_a_job_that_cannot_be_settled_for_any_reason_does_not_end_the_worker(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    source = Source(deque([["a"], ["b"]]))
+
+    async def broken() -> None:
+        raise Speechless
+
+    def job_of(data: Any) -> HeldJob:
+        job = Source._job(source, data)
+        if data == "a":
+            job.ack = broken  # type: ignore[method-assign]
+        return job
+
+    source._job = job_of  # type: ignore[method-assign]
+    assert worked(source, nothing) == 2
+    assert source.done == [("ack", 2)]
+    assert [line for line in caplog.messages if "job 1 is not settled and will come again: it has no text" in line]
 
 
 def test_a_job_that_the_function_settled_itself_is_left_alone() -> None:

@@ -18,7 +18,7 @@ from headwater.doors.http.respond import Responder
 from headwater.doors.http.server import HttpServer
 from headwater.doors.http.wire import Budget
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 DONE = b"HTTP/1.1 204 No Content\r\nStream-Next-Offset: 5\r\n\r\n"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 

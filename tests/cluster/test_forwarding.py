@@ -12,6 +12,7 @@ import pytest
 from headwater.cluster.forwarding import HELD_BYTES_MAX, PLACED, Upstream
 from headwater.doors.http.exchange import Exchange
 from headwater.doors.http.wire import Request
+from headwater.histogram import Histogram
 from tests.cluster.owners import CHUNKED, DONE, World, found, get, in_a_world, post, refusal, until, within
 
 # ---- whole answers -----------------------------------------------------------------------------------------------
@@ -161,7 +162,7 @@ def test_an_owner_is_read_again_after_an_answer_whose_last_part_the_client_had_n
         line = Held()
         exchange = Exchange(line, Request(b"GET", b"/1", {}, "1.1"))  # type: ignore[arg-type]
         line.exchanges.append(exchange)
-        upstream = Upstream(line, 1, world.members)  # type: ignore[arg-type]
+        upstream = Upstream(line, 1, world.members, Histogram())  # type: ignore[arg-type]
         upstream.send(exchange, b"GET /1 HTTP/1.1\r\n\r\n", b"")
         asked = await world.owners[1].next()
         answer = found(b"x" * 2 * HELD_BYTES_MAX)

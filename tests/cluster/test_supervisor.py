@@ -10,13 +10,14 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from headwater.cluster.supervisor import CannotListen, SocketDirectory, listen
+from tests.support.process_table import is_gone
+from tests.support.waiting import until
 
 WITHIN_S = 30.0
 WORKER = textwrap.dedent(
@@ -63,17 +64,7 @@ def pid(folder: Path, member: int) -> int:
 
 
 def alive(number: int) -> bool:
-    try:
-        return Path(f"/proc/{number}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def until(holds) -> None:
-    deadline_s = time.monotonic() + WITHIN_S
-    while not holds():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
+    return not is_gone(number)
 
 
 def test_it_is_ready_when_all_workers_are_and_stops_with_them(parent: subprocess.Popen[str], tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from headwater.cluster_dev.child import CannotRun, Child
-from tests.support.process_table import is_gone, wait_until
+from tests.support.process_table import is_gone
+from tests.support.waiting import until
 
 ENDLESS = "import time; print('up', flush=True); time.sleep(1e6)"
 IGNORES_SIGTERM = "import signal; signal.signal(15, signal.SIG_IGN); " + ENDLESS
@@ -52,7 +53,7 @@ def test_it_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
         pid = int(parent.stdout.readline())
         assert not is_gone(pid)
         parent.kill()
-    wait_until(lambda: is_gone(pid))
+    until(lambda: is_gone(pid))
 
 
 def test_it_outlives_the_thread_that_asked_for_it(child: Child) -> None:
@@ -125,7 +126,7 @@ def test_signals_reach_whatever_stands_around_the_command(child: Child) -> None:
     inner = [int(pid) for pid in Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()]
     child.kill()
     assert inner
-    wait_until(lambda: all(map(is_gone, inner)))
+    until(lambda: all(map(is_gone, inner)))
 
 
 def test_a_second_life_writes_behind_the_first_and_shows_only_itself(child: Child) -> None:

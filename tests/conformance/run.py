@@ -29,7 +29,7 @@ SUBSCRIPTIONS = "Reserved subscription APIs"
 """Title of the suite's group that has a switch of its own."""
 LONG_POLL_TIMEOUT_MS = 500
 READY_WITHIN_S = 30
-STOPPED_WITHIN_S = 15
+STOPPED_WITHIN_S = 60
 SUITE_WITHIN_S = 900
 SETTINGS = {
     "HEADWATER_LONG_POLL_TIMEOUT_MS": str(LONG_POLL_TIMEOUT_MS),

@@ -3,19 +3,19 @@ It owns the writers' threads; it knows which group a name belongs to, and never 
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from xxhash import xxh3_64_intdigest
 
 from headwater.model.names import flat_key
 from tests.support.http import Connection, ConnectionEnded, Response
 from tests.support.node import HOST, Node
+from tests.support.process_table import command_of, is_gone, open_files, processes, stat_fields
+from tests.support.waiting import Deadline, until
 
 WITHIN_S = 60.0
 PAUSE_S = 0.01
@@ -25,29 +25,20 @@ CUT = "cut"
 PASSING = ("member_unavailable", "outcome_unknown")
 
 
-def until(holds: Callable[[], Any], what: str) -> Any:
-    """What `holds` returns as soon as it is true."""
-    deadline_s = time.monotonic() + WITHIN_S
-    while not (found := holds()):
-        assert time.monotonic() < deadline_s, f"not seen within {WITHIN_S} s: {what}"
-        time.sleep(PAUSE_S)
-    return found
-
-
 # --- processes --------------------------------------------------------------------------------------------------
 
 
 def alive(pid: int) -> bool:
-    return _fields(pid)[:1] not in ([], ["Z"], ["X"])
+    return not is_gone(pid)
 
 
 def workers(node: Node) -> dict[int, int]:
     """The process of each worker that lives, by its number."""
     found = {}
-    for pid in _pids():
-        fields = _fields(pid)
+    for pid in processes():
+        fields = stat_fields(pid)
         if fields and fields[0] != "Z" and int(fields[1]) == node.pid:
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            words = command_of(pid)
             if b"headwater.worker" in words:  # before its exec it is a copy of the parent
                 found[int(words[-2])] = pid
     return found
@@ -55,7 +46,8 @@ def workers(node: Node) -> dict[int, int]:
 
 def left_of(node: Node) -> list[int]:
     """Processes of the node that live, or that it left behind."""
-    return [pid for pid in _pids() if (fields := _fields(pid)) and fields[0] != "Z" and int(fields[2]) == node.pid]
+    states = {pid: stat_fields(pid) for pid in processes()}
+    return [pid for pid, fields in states.items() if fields and fields[0] != "Z" and int(fields[2]) == node.pid]
 
 
 def serving(node: Node, connection: Connection) -> int:
@@ -64,26 +56,9 @@ def serving(node: Node, connection: Connection) -> int:
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     inodes = {row[9] for row in rows if row[1].endswith(ends[0]) and row[2].endswith(ends[1])}
     for member, pid in workers(node).items():
-        for link in Path(f"/proc/{pid}/fd").iterdir():
-            try:
-                target = os.readlink(link)
-            except FileNotFoundError:
-                continue
-            if target.removeprefix("socket:[").removesuffix("]") in inodes:
-                return member
+        if inodes & {target.removeprefix("socket:[").removesuffix("]") for target in open_files(pid)}:
+            return member
     raise AssertionError("nobody serves the connection")
-
-
-def _pids() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
-
-
-def _fields(pid: int) -> list[str]:
-    """State, parent, process group and so on; nothing when the process is gone."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return []
 
 
 # --- streams ----------------------------------------------------------------------------------------------------
@@ -151,9 +126,9 @@ class Writer(threading.Thread):
 
     def _append(self, n: int) -> None:
         tries = 0
-        deadline_s = time.monotonic() + WITHIN_S
+        deadline = Deadline(WITHIN_S)
         while self.broken is None:
-            assert time.monotonic() < deadline_s, f"{self.name} {n} is not acknowledged: {self.errors[-5:]}"
+            deadline.check(lambda: f"{self.name} {n} is not acknowledged: {self.errors[-5:]}")
             tries += 1
             try:
                 self._judge(self._post(n), tries)

@@ -81,6 +81,7 @@ class Machine:
     def start_node(self, name: str) -> None:
         given = self.variables(name) | {
             "HEADWATER_CONFIG": str(DEPLOY / "container.toml"),
+            "HEADWATER_AUTH": "auto",  # on this machine's own addresses: what is asked here is not who asks
             "HEADWATER_LISTEN": f"{HOST}:{self.ports[name, 4437]}",
             "HEADWATER_S3P": f"{HOST}:{self.ports[name, 4438]}",
             "HEADWATER_DATA": str(self.folder / name),

@@ -30,6 +30,7 @@ from tests.deploy.dockerfile import (
     variables,
 )
 from tests.deploy.tools import program, ran
+from tests.support.guarded import FIRST, bearer
 from tests.support.http import request
 from tests.support.node import READY
 
@@ -214,19 +215,22 @@ def test_the_image_holds_neither_pip_nor_what_only_tests_need(image: Image) -> N
 def test_the_node_of_the_image_serves_stops_and_finds_its_data_again(image: Image, data: Path) -> None:
     json = {"Content-Type": "application/json"}
     with container(image, data) as (process, port):
+        assert request(port, "PUT", "/v1/stream/kept", json).status == 401
+        key = bearer(FIRST.search((image.root / "output").read_text())[1])  # type: ignore[index]
+        json |= key
         assert health(image, port) == 0
         assert request(port, "GET", "/readyz").status == 200
         assert request(port, "PUT", "/v1/stream/kept", json).status == 201
         assert request(port, "POST", "/v1/stream/kept", json, b'{"n":1}').status in (200, 204)
         # Through pyarrow and deltalake, of which the build removes parts.
-        assert request(port, "POST", "/__headwater/flush").status == 200
+        assert request(port, "POST", "/__headwater/flush", key).status == 200
         owners = {path.stat().st_uid for path in data.rglob("*")}
         process.send_signal(getattr(signal, one_of(stages()[-1], "STOPSIGNAL")))
         assert process.wait(WAIT_S) == 0
         assert health(image, port) != 0
     assert owners == {int(one_of(stages()[-1], "USER").split(":")[0]) if os.geteuid() == 0 else os.geteuid()}
     with container(image, data) as (_, port):
-        assert request(port, "GET", "/v1/stream/kept?offset=-1").body == b'[{"n":1}]'
+        assert request(port, "GET", "/v1/stream/kept?offset=-1", key).body == b'[{"n":1}]'
 
 
 def test_the_user_of_the_image_can_change_no_file_of_it(image: Image) -> None:

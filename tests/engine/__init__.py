@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from headwater.catalog.sqlite import SqliteCatalog
+from headwater.engine.access_records import AccessRecords
 from headwater.engine.engine import Engine
 from headwater.engine.group import Group
 from headwater.engine.loaded_stream import LoadedStream
@@ -23,6 +24,7 @@ from headwater.engine.record_reads import RecordReads
 from headwater.engine.recovery import recover
 from headwater.engine.router_definitions import RouterDefinitions
 from headwater.engine.topic_deletes import TopicDeletes
+from headwater.histogram import Histogram
 from headwater.log.null import NullLog
 from headwater.model.commands import Append, Command, Create, Durability, Producer
 from headwater.model.events import Event
@@ -58,6 +60,7 @@ class HandLog:
         """Which events asked to be synced, by position."""
         self.commits_count = 0
         self.trims: list[int] = []
+        self.sync_times = Histogram()
 
     def add(self, event: Event, sync: bool) -> int:
         self.tail += STEP
@@ -190,6 +193,7 @@ def owned_on(group: Group, lake: Lake | None = None) -> Any:
     by_number, marks = RecordReads(group, reads), Marks(group)
     placements = group.domains[Placements.name] = Placements(group.catalog)
     group.domains[RouterDefinitions.name] = RouterDefinitions()
+    group.domains[AccessRecords.name] = AccessRecords()
     group.domains[QueueLeases.name] = QueueLeases()
     return SimpleNamespace(
         group=group,

@@ -104,7 +104,7 @@ class Node:
                 self.group.progress()
                 return
             self._moved.clear()
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await self._moved.wait()
 
     def close(self) -> None:

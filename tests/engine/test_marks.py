@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from headwater.engine import held_marks
 from headwater.engine import marks as module
 from headwater.engine.marks import Marks
 from headwater.model.commands import Append, Create, DeleteRecords, Fork, Trim
@@ -81,7 +82,7 @@ def test_what_is_deleted_or_let_go_of_is_not_found_and_a_fork_keeps_its_own() ->
 
 
 def test_memory_holds_no_mark_of_what_the_catalog_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "STALE_MIN", 8)
+    monkeypatch.setattr(held_marks, "STALE_MIN", 8)
 
     async def play(shore: Shore) -> None:
         shore.create()
@@ -93,6 +94,40 @@ def test_memory_holds_no_mark_of_what_the_catalog_has(monkeypatch: pytest.Monkey
             await save(shore)
         assert numbers(shore, marks, "t:tag3") == [3]
         held = marks._held[shore.group.find(KEY, False).sid]
-        assert len(held._by_mark) <= 16 and len(held._in_order) + len(held._new) <= 16
+        assert len(held) <= 16
+
+    asked(play)
+
+
+def test_an_index_that_is_made_in_steps_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "READY_COUNT", 3)
+
+    async def play(shore: Shore) -> None:
+        shore.create()
+        marks = Marks(shore.group)
+        post(shore, "a", "b", None, "a", "c")
+        shore.flush()
+        post(shore, "a")
+        shore.flush()
+        post(shore, None, "d", "a", "a")
+        stream = shore.group.find(KEY, False)
+        steps = 1
+        while not marks.make_ready(stream):
+            steps += 1
+        assert steps == 4, "ten records, three a step"
+        assert numbers(shore, marks, "t:a") == [0, 3, 5, 8, 9]
+        assert [(one.mark, one.run.first) for one in marks.find_prefix(stream, "t:", 9)] == [
+            *[("t:a", number) for number in (0, 3, 5, 8, 9)],
+            *[("t:b", 1), ("t:c", 4), ("t:d", 7)],
+        ]
+        post(shore, "ab", "d")
+        assert marks.make_ready(stream)
+        assert [one.mark for one in marks.find_prefix(stream, "t:", 9, ("t:a", 9))] == [
+            "t:ab",
+            "t:b",
+            "t:c",
+            "t:d",
+            "t:d",
+        ]
 
     asked(play)

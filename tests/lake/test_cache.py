@@ -88,12 +88,12 @@ def test_readers_who_come_while_it_loads_wait_for_the_one_load() -> None:
     def load() -> tuple[str, int]:
         calls.append(1)
         started.set()
-        may_end.wait(10)
+        may_end.wait(60)
         return "value", 10
 
     with ThreadPoolExecutor(8) as pool:
         first = pool.submit(cache.get, "a", load)
-        started.wait(10)
+        started.wait(60)
         others = [pool.submit(cache.get, "a", load) for _ in range(7)]
         may_end.set()
         assert [future.result(10) for future in (first, *others)] == ["value"] * 8
@@ -106,12 +106,12 @@ def test_a_load_of_one_key_does_not_hold_up_another() -> None:
 
     def slow() -> tuple[str, int]:
         started.set()
-        may_end.wait(10)
+        may_end.wait(60)
         return "slow", 1
 
     thread = threading.Thread(target=cache.get, args=("slow", slow))
     thread.start()
-    started.wait(10)
+    started.wait(60)
     assert cache.get("quick", lambda: ("quick", 1)) == "quick"
     may_end.set()
     thread.join()
@@ -123,12 +123,12 @@ def test_a_failure_reaches_everyone_who_waited_and_is_not_kept() -> None:
 
     def failing() -> tuple[str, int]:
         started.set()
-        may_end.wait(10)
+        may_end.wait(60)
         raise OSError("away")
 
     with ThreadPoolExecutor(3) as pool:
         futures = [pool.submit(cache.get, "a", failing)]
-        started.wait(10)
+        started.wait(60)
         futures += [pool.submit(cache.get, "a", failing) for _ in range(2)]
         may_end.set()
         for future in futures:

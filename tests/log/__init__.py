@@ -15,7 +15,7 @@ from headwater.model.commands import Durability, Producer
 from headwater.model.events import Appended, Created, Event
 
 FILE_BYTES = 1 << 20
-WAIT_S_MAX = 30
+WAIT_S_MAX = 60
 """So that a log that never gets there ends the test instead of the run."""
 
 

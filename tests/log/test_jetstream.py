@@ -161,6 +161,43 @@ def test_a_reader_that_waits_is_woken_by_what_is_stored(world: World) -> None:
     world.run(body)
 
 
+@pytest.mark.parametrize("times", [1, 2, 1_000])
+def test_a_log_that_no_server_is_known_to_answer_for_is_read_as_soon_as_one_is(world: World, times: int) -> None:
+    """Servers tell each other who answers for a stream a moment after it was made or its leader moved. Where that
+    takes longer the leader itself is asked."""
+
+    async def body(world: World) -> None:
+        writer = await world.process()
+        await writer.claim(1, b"claim")
+        await writer.put(2, b"two")
+        reader = await world.process()
+        real, asked = reader._connection.ask_for_many, itertools.count(1)
+
+        async def nobody(subject: str, data: bytes, within_s: float) -> Any:
+            """A subject that no server has heard of: the answer is the server's own."""
+            return await real("nowhere" if next(asked) <= times else subject, data, within_s)
+
+        reader._connection.ask_for_many = nobody  # type: ignore[method-assign]
+        assert await read_all(reader) == {1: b"claim", 2: b"two"}
+
+    world.run(body)
+
+
+def test_reading_a_stream_that_was_deleted_says_so_and_without_a_connection_that_nobody_answers(world: World) -> None:
+    async def body(world: World) -> None:
+        writer, reader = await world.process(), await world.process()
+        await writer.claim(1, b"claim")
+        assert list(await read_all(reader)) == [1]
+        await world.ask(f"STREAM.DELETE.{world.stream}")
+        with pytest.raises(Lost, match="was deleted"):
+            await reader.read(2, 100)
+        await reader._connection.close()
+        with pytest.raises(Unavailable, match="cannot be read"):
+            await reader.read(2, 100)
+
+    world.run(body)
+
+
 # ---- fencing ------------------------------------------------------------------------------------------------------
 
 

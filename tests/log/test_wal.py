@@ -185,7 +185,7 @@ def test_batches_that_gather_while_the_disk_is_busy_leave_in_one_write(
 
     def slow_sync(real, fd):
         busy.set()
-        gate.wait(20)
+        gate.wait(60)
         real(fd)
 
     def counted(real, fd, data, offset):
@@ -403,7 +403,7 @@ def test_a_spare_that_is_still_being_filled_is_not_taken(tmp_path: Path, monkeyp
     def slow_fill(fd, data):
         if threading.current_thread().name == "wal-helper":
             filling.set()
-            go_on.wait(20)
+            go_on.wait(60)
         return real(fd, data)
 
     monkeypatch.setattr(os, "write", slow_fill)

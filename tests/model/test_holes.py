@@ -103,3 +103,21 @@ def test_a_reader_by_offset_passes_over_them(sizes: list[int], deleted: set[int]
     assert holes.passed(offset, 77) == (reached, number)
     begins = [run.begin for run in slow.runs() if run.end > offset]
     assert holes.next_begin(offset) == (begins[0] if begins else None)
+
+
+@given(st.sets(st.integers(1, 60), max_size=40), st.sets(st.integers(1, 60), min_size=1, max_size=40))
+def test_many_runs_at_once_are_the_same_as_one_after_the_other(before: set[int], more: set[int]) -> None:
+    begins = [2 * number for number in range(62)]
+    one_by_one, together = Holes(), Holes()
+    for number in sorted(before):
+        one_by_one.add([Run(number, number + 1, begins[number], begins[number + 1])])
+    together.add(runs := list(one_by_one))
+    together._merge([])
+    assert list(together) == runs
+    new = [Run(one, one + 1, begins[one], begins[one + 1]) for one in sorted(more - before)]
+    for run in new:
+        one_by_one.add([run])
+    together._merge(new)
+    assert list(together) == list(one_by_one)
+    assert (together.count, together.bytes) == (one_by_one.count, one_by_one.bytes)
+    assert together.packed() == one_by_one.packed()

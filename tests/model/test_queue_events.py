@@ -44,10 +44,16 @@ def test_an_event_has_the_layout_that_logs_hold(event: QueueEvent, layout: list[
 
 
 def test_a_state_has_the_layout_that_catalogs_hold() -> None:
-    row = QueueRow(5, 70, [Lease(1, 60, 900, 2, "a", 7)], [2], [(3, 900)], [(4, "why")], [(2, 1)], 8, 9, 10)
-    layout = [5, 70, [[1, 60, 900, 2, "a", 7]], [2], [[3, 900]], [[4, "why"]], [[2, 1]], 8, 9, 10]
+    row = QueueRow(5, 70, [Lease(1, 60, 900, 2, "a", 7)], [2], [(3, 900)], [(4, "why")], [(2, 1)], 8, 9, 10, 800)
+    layout = [5, 70, [[1, 60, 900, 2, "a", 7]], [2], [[3, 900]], [[4, "why"]], [[2, 1]], 8, 9, 10, 800]
     assert msgspec.msgpack.decode(encode(row)) == layout
     assert decode_row(msgspec.msgpack.encode(layout)) == row
+
+
+def test_a_state_without_what_was_added_later_is_read() -> None:
+    layout = [5, 70, [[1, 60, 900, 2]], [2], [[3, 900]], [[4, "why"]], [[2, 1]], 8, 9, 10]
+    row = decode_row(msgspec.msgpack.encode(layout))
+    assert (row.leases, row.at_ms) == ([Lease(1, 60, 900, 2)], 0)
 
 
 def test_a_claim_of_one_job_is_a_short_event() -> None:

@@ -79,6 +79,28 @@ def test_what_is_deleted_already_is_passed_over_and_counted_once() -> None:
     assert isinstance(subject.run(DeleteRecords([Run(6, 9, 6, 9)])), Unchanged)
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        Run(3, 4, 3, 6),  # ends in the hole that follows
+        Run(3, 4, 4, 5),
+        Run(7, 8, 6, 8),  # begins in the hole before it
+        Run(9, 10, 9, 11),  # beyond the tail
+        Run(9, 10, 8, 9),
+        Run(0, 1, 1, 2),
+        Run(8, 9, 9, 8),
+    ],
+)
+def test_a_deletion_that_contradicts_where_other_records_lie_changes_nothing(wrong: Run) -> None:
+    subject = Subject()
+    subject.write(10)
+    subject.run(DeleteRecords([Run(4, 7, 4, 7)]))
+    before = subject.stream.row()
+    with pytest.raises(RuntimeError, match="cannot lie at"):
+        subject.run(DeleteRecords([wrong]))
+    assert subject.stream.row() == before
+
+
 def test_a_trim_up_to_a_hole_begins_after_it() -> None:
     subject = Subject()
     subject.write(6)

@@ -14,10 +14,11 @@ from headwater.cluster.ownership import AWAY, OWNER, STANDBY
 from headwater.cluster.view import State, View
 from headwater.engine.engine import Engine
 from headwater.engine.questions import LocalQuestions
+from headwater.histogram import Histogram
 from headwater.observe import readings
 from headwater.observe.cluster_readings import NodeReadings
 from headwater.observe.health import Health
-from headwater.observe.metrics import Metrics
+from headwater.observe.metrics import Metrics, Timing
 from headwater.ports import SystemClock
 
 GROUPS = 3
@@ -43,7 +44,9 @@ class Group(SimpleNamespace):
 
 
 def group(state: str, failure: str | None = None) -> Any:
-    return Group(state=state, failure=failure, claims_count=2, hand_overs_count=1, suspensions_count=3)
+    counts = {"claims_count": 2, "hand_overs_count": 1, "suspensions_count": 3}
+    lags = {"standby_lag_s": 0.5 * (state == STANDBY), "snapshot_age_s": 2.0, "snapshot_lag_bytes": 7}
+    return Group(state=state, failure=failure, **counts, **lags)
 
 
 @pytest.fixture
@@ -114,6 +117,10 @@ def test_metrics_are_those_of_this_node_and_of_the_cluster_as_it_sees_it(view: V
         "cluster_groups_without_owner": 2,
         "cluster_standbys_ready": 1,
         "cluster_snapshots_failing": 1,
+        "cluster_groups": {"owner": 1.0, "suspended": 0.0, "standby": 1.0, "away": 1.0},
+        "cluster_standby_lag_seconds": 0.5,
+        "cluster_snapshot_age_seconds": 2.0,
+        "cluster_snapshot_lag_bytes": 21,
         "cluster_claims": 6,
         "cluster_hand_overs": 3,
         "cluster_suspensions": 9,
@@ -124,7 +131,7 @@ def test_metrics_are_those_of_this_node_and_of_the_cluster_as_it_sees_it(view: V
 
 
 def owned(number: int, appends: int, flushes: int, lake_position: int) -> Any:
-    log = SimpleNamespace(tail=lake_position + 10, synced=lake_position + 10)
+    log = SimpleNamespace(tail=lake_position + 10, synced=lake_position + 10, sync_times=Histogram())
     made: Any = SimpleNamespace(
         usage=SimpleNamespace(take=lambda: {}, give_back=lambda counts: None),
         observers=[],
@@ -132,6 +139,8 @@ def owned(number: int, appends: int, flushes: int, lake_position: int) -> Any:
         failed=False,
         appends_count=appends,
         lake_position=lambda: lake_position,
+        hot_bytes_max=100,
+        batches=SimpleNamespace(answers_pending=0, times=Histogram()),
         log=log,
         loaded=SimpleNamespace(by_key={}, hot_bytes=5),
     )
@@ -144,10 +153,11 @@ def owned(number: int, appends: int, flushes: int, lake_position: int) -> Any:
 def test_counters_go_on_when_groups_enter_and_leave_and_gauges_are_of_the_groups_that_are_here() -> None:
     engine = Engine({}, GROUPS, SystemClock())
     metrics = Metrics(LocalQuestions())
-    metrics.add(*readings.engine_gauges(engine))
+    metrics.add(*readings.engine_gauges(engine, since := readings.SinceStart(engine)))
+    metrics.add(Timing("append_seconds", "", since.timing(lambda one: one.group.batches.times)))
 
-    def values() -> dict[str, float]:
-        found: dict[str, float] = json.loads(asyncio.run(metrics.json())[2])
+    def values() -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(asyncio.run(metrics.json())[2])
         return found
 
     before = values()
@@ -155,6 +165,7 @@ def test_counters_go_on_when_groups_enter_and_leave_and_gauges_are_of_the_groups
     first, second = owned(1, 0, 0, 100), owned(2, 4, 0, 500)  # the second was here before, and counted then
     engine.enter(first)
     engine.enter(second)
+    first.group.batches.times.add(1.0, 3)
     first.group.appends_count, first.flusher.flushes_count, second.group.appends_count = 3, 2, 5
     both = values()
     assert (both["appends"], both["flushes"], both["hot_bytes"], both["flush_lag_seconds"]) == (4, 2, 10, 3.0)
@@ -164,4 +175,4 @@ def test_counters_go_on_when_groups_enter_and_leave_and_gauges_are_of_the_groups
     assert (alone["appends"], alone["flushes"], alone["hot_bytes"], alone["lake_position"]) == (4, 2, 5, 500)
     engine.enter(first)
     first.group.appends_count += 1
-    assert values()["appends"] == 5
+    assert values()["appends"] == 5 and values()["append_seconds"]["count"] == 3

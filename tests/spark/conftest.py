@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support import class_archive
 from tests.support.node import Node
 from tests.support.spark import JAVA_QUICK
 
@@ -26,6 +27,7 @@ def small_jvms() -> Iterator[None]:
     """For every JVM that a test has started, by whatever command."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPARK_SUBMIT_OPTS", f"{JAVA_QUICK} -Dspark.sql.shuffle.partitions=2")
+        patch.setenv("SPARK_LAUNCHER_OPTS", class_archive.QUICK)  # what Spark asks for the command line of each JVM
         yield
 
 

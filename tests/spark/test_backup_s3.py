@@ -16,6 +16,7 @@ from tests.doors.http.extensions.surface import make_bucket, make_stream, token
 from tests.spark.conftest import QUICK
 from tests.support.node import Node
 from tests.support.s3 import ACCESS_KEY, S3, SECRET_KEY
+from tests.support.spark import JAVA_QUICK
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(600)]
 KEYS = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY, "AWS_REGION": "us-east-1"}
@@ -24,7 +25,7 @@ KEYS = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY, "A
 def headwater(*arguments: str, fails: bool = False) -> tuple[list[Any], str]:
     """The JSON lines that a command printed, and what it wrote beside them."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("HEADWATER_", "AWS_"))}
-    quick = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+    quick = {"JAVA_TOOL_OPTIONS": JAVA_QUICK}
     done = subprocess.run(
         [sys.executable, "-m", "headwater", *arguments],
         env={**inherited, **KEYS, **quick},

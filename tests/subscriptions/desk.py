@@ -111,7 +111,7 @@ class Desk:
     async def complete(self, work: Coroutine[Any, Any, Any]) -> Any:
         task = asyncio.get_running_loop().create_task(work)
         await self.sync()
-        return await asyncio.wait_for(task, 10)
+        return await asyncio.wait_for(task, 60)
 
     def start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         return asyncio.get_running_loop().create_task(work)

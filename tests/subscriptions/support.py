@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import queue
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from tests.support.http import Response
 from tests.support.node import Node
 
 LOCAL = {"HEADWATER_WEBHOOK_ALLOW_LOCAL": "true"}
-WITHIN_S = 30.0
+WITHIN_S = 60.0
 JSON = {"Content-Type": "application/json"}
 
 Said = tuple[int, dict[str, Any]]
@@ -98,16 +97,6 @@ def receiving(answer: Answering | Said = (200, {})) -> Iterator[Receiver]:
         yield receiver
     finally:
         receiver.stop()
-
-
-def until(holds: Callable[[], Any], what: str) -> Any:
-    """What `holds` returns as soon as it is true."""
-    deadline_s = time.monotonic() + WITHIN_S
-    while time.monotonic() < deadline_s:
-        if found := holds():
-            return found
-        time.sleep(0.01)
-    raise AssertionError(f"not seen within {WITHIN_S} s: {what}")
 
 
 class Api:

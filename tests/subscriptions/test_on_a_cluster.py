@@ -4,7 +4,6 @@ It owns its streams and workers; nodes are met over HTTP only, and nothing is ti
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,6 +12,7 @@ from xxhash import xxh3_64_intdigest
 
 from headwater.cluster_dev.local_cluster import LocalCluster
 from headwater.cluster_dev.node_process import NodeProcess
+from tests.support import waiting
 from tests.support.http import Connection, ConnectionEnded, Response
 
 GROUPS = 4
@@ -38,12 +38,7 @@ def ask(node: NodeProcess, method: str, path: str, body: bytes = b"") -> Respons
 
 
 def until(holds: Callable[[], Any], what: str) -> Any:
-    deadline_s = time.monotonic() + WITHIN_S
-    while time.monotonic() < deadline_s:
-        if found := holds():
-            return found
-        time.sleep(0.1)
-    raise AssertionError(f"in vain: {what}")
+    return waiting.until(holds, what, WITHIN_S, 0.1)
 
 
 def done(node: NodeProcess, method: str, path: str, body: bytes = b"") -> Response:

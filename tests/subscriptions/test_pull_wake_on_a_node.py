@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.subscriptions.support import Api, tails_of, until
+from tests.subscriptions.support import Api, tails_of
+from tests.support.waiting import until
 
 START = "0" * 20
 HELD_MS = 600_000

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.subscriptions.support import Api, a_node, receiving, until
+from tests.subscriptions.support import Api, a_node, receiving
 from tests.support.node import Node
+from tests.support.waiting import until
 
 HOOK = {"type": "webhook", "pattern": "a/*", "webhook": {"url": "http://127.0.0.1:9/hook"}}
 PULL = {"type": "pull-wake", "pattern": "a/*", "wake_stream": "wake"}

@@ -16,10 +16,11 @@ from typing import Any
 import pytest
 
 from headwater.subscriptions.keys import FILE_NAME
-from tests.subscriptions.support import Api, Call, Said, a_node, receiving, tails_of, until
+from tests.subscriptions.support import Api, Call, Said, a_node, receiving, tails_of
 from tests.subscriptions.test_keys import verify
 from tests.support.http import BadResponse, ConnectionEnded
 from tests.support.node import Node
+from tests.support.waiting import until
 
 START = "0" * 20
 HELD_MS = 600_000

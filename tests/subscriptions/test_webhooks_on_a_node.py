@@ -8,8 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.subscriptions.support import Api, Call, Said, receiving, until
+from tests.subscriptions.support import Api, Call, Said, receiving
 from tests.subscriptions.test_keys import verify
+from tests.support.waiting import until
 
 START = "0" * 20
 

@@ -1,4 +1,5 @@
-"""A clock that stands still until a test moves it: wall clock, monotonic clock, timers and pauses are one time.
+"""A clock that stands still until a test moves it: wall clock, monotonic clock, timers and pauses are one time, unless
+a test sets the wall clock wrong.
 It owns that time; what is due when it moves is called in order, with turns of the event loop in between."""
 
 from __future__ import annotations
@@ -22,11 +23,13 @@ class SimClock:
 
     def __init__(self, now_ms: int = 1_000_000) -> None:
         self.ms = float(now_ms)
+        self.wrong_ms = 0
+        """What the wall clock is ahead of the right time: a test sets it wrong, and right again."""
         self._timers: list[tuple[float, int, Callable[[], object]]] = []
         self._ties = count()
 
     def now_ms(self) -> int:
-        return int(self.ms)
+        return int(self.ms) + self.wrong_ms
 
     def monotonic_s(self) -> float:
         return self.ms / 1000

@@ -49,6 +49,7 @@ from headwater.model.names import DEFAULT_BUCKET
 from headwater.model.stream import Limits
 from headwater.node import _answer
 from headwater.ports import SystemClock, SystemRng
+from headwater.security import policy
 from tests.support.http import Connection, Headers, Response
 
 HOST = "127.0.0.1"
@@ -128,8 +129,8 @@ class ClusterNode:
         self.forwarder = Forwarder(self.peers)
         elsewhere = Elsewhere(engine, placing, self.forwarder)
         routes = Routes(settings, streams, BucketDoor(buckets), nothing, batches, elsewhere)
-        routes.call("/__headwater/tail", Tails(engine, settings, self.peers).handle)
-        routes.call(PREFIX, lambda exchange, rest, query: _answer(calls, exchange, rest, query))
+        routes.call("/__headwater/tail", Tails(engine, settings, self.peers).handle, policy.MANY_TAIL)
+        routes.call(PREFIX, lambda exchange, rest, query: _answer(calls, exchange, rest, query), policy.MEMBERS)
         bodies = Budget(settings.bodies_bytes_max)
         self.http = HttpServer(settings, routes, responder, bodies)
         self.internal = HttpServer(settings, routes, responder, bodies, internal=True)

@@ -40,6 +40,7 @@ from headwater.lake.store import ObjectStore
 from headwater.log.wal import Wal
 from headwater.model.commands import Append, Create, Delete
 from headwater.ports import SystemClock, SystemRng
+from headwater.security import policy
 from headwater.security.name_hash import NameHash
 from tests.support.processes import WITHIN_S, Process, Processes
 
@@ -88,23 +89,23 @@ class AdminCalls:
         nothing: Any = None
         routes = self._routes = Routes(self.settings, nothing, nothing, nothing, nothing)
         groups = GroupCalls(self.engine, routes.handle)
-        routes.call(PREFIX, groups.handle)
+        routes.call(PREFIX, groups.handle, groups.judge)
         routes.expect = groups.expect
         place: dict[str, str | None] = {"url": store.uri, "endpoint": None, "region": None}
         pipeline = Pipeline(self.engine, partial(describe, store))
         pipeline.register(groups)
         FeedCalls(Encoding(encode_feed, begin_feed, encode_part)).register(groups)
-        routes.call("/__headwater/lake", pipeline.lake)
-        routes.call("/__headwater/flush", pipeline.flush)
+        routes.call("/__headwater/lake", pipeline.lake, policy.READ_ALL)
+        routes.call("/__headwater/flush", pipeline.flush, policy.ADMIN_DO)
         self._lake_calls = LakeCalls(lake.files, lake.infos, place, 0)
         self._lake_calls.register(groups)
-        routes.call("/__headwater/plan", Plans(self.engine, groups, self._lake_calls).handle)
+        routes.call("/__headwater/plan", Plans(self.engine, groups, self._lake_calls).handle, policy.ASK_ALL)
         usage = Usage(self.engine)
-        routes.call("/__headwater/usage", usage.handle)
-        groups.call("usage", usage.of_group)
+        routes.call("/__headwater/usage", usage.handle, policy.READ_ALL)
+        groups.call("usage", usage.of_group, policy.READ_ALL)
         Administration(self.engine, self.settings, lambda: "127.0.0.1:1").register(groups)
-        groups.call("matches", matches)
-        groups.call("backup", BackupDoor(process.members.groups_count, place).handle)
+        groups.call("matches", matches, policy.ASK_ALL)
+        groups.call("backup", BackupDoor(process.members.groups_count, place).handle, policy.ADMIN_ALL)
         subscribed = self.subscribed = dict[str, list[str]]()
         """Ids of subscriptions that name a stream, by its key."""
         names = NameHash.kept(directory.path, SystemRng())
@@ -113,7 +114,7 @@ class AdminCalls:
             return subscribed.get(key, [])
 
         erasures = Erasures(self.engine, names.of, named_by, self.settings)
-        routes.call("/__headwater/erase", erasures.handle)
+        routes.call("/__headwater/erase", erasures.handle, policy.ADMIN_DO)
 
     async def stop(self) -> None:
         self._lake_calls.close()

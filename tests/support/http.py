@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 HEAD_BYTES_MAX = 256 * 1024
 RECEIVE_BYTES = 256 * 1024
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 
 Headers = Mapping[str, str | bytes] | Iterable[tuple[str, str | bytes]]
 
@@ -67,8 +68,15 @@ class Connection:
     """One keep-alive connection. Usable as a context manager; closing is idempotent."""
 
     def __init__(
-        self, host: str, port: int, timeout_s: float = TIMEOUT_S, receive_buffer_bytes: int | None = None
+        self,
+        host: str,
+        port: int,
+        timeout_s: float = TIMEOUT_S,
+        receive_buffer_bytes: int | None = None,
+        source: str | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
+        """`source`: the address that it comes from."""
         self.authority = f"{host}:{port}"
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
@@ -76,8 +84,12 @@ class Connection:
             if receive_buffer_bytes is not None:
                 self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
             self.socket.settimeout(timeout_s)
+            if source is not None:
+                self.socket.bind((source, 0))
             self.socket.connect((host, port))
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if tls is not None:
+                self.socket = tls.wrap_socket(self.socket, server_hostname=host)
         except BaseException:
             self.socket.close()
             raise
@@ -265,7 +277,7 @@ class EventStream:
                 event = self._parse(block)
                 if event is not None:
                     yield event
-        if pending.strip():
+        if any(line and not line.startswith(b":") for line in pending.split(b"\n")):  # comments are no part of an event
             raise BadResponse(f"event stream ended inside an event: {bytes(pending)!r}")
         self.ended_cleanly = True
 

@@ -14,8 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from headwater.data_directory import DataDirectory
-from tests.support.http import Connection, Headers, Response
+from tests.support.http import TIMEOUT_S, Connection, Headers, Response
 from tests.support.http import request as http_request
+from tests.support.waiting import Deadline
 
 HOST = "127.0.0.1"
 READY = re.compile(r"^headwater ready on http://127\.0\.0\.1:(\d+)(?: with \d+ workers)?\s*$", re.MULTILINE)
@@ -150,9 +151,9 @@ class Node:
         os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait(EXIT_TIMEOUT_S)
         # Its workers were killed as well, and hold the directory until they are gone.
-        deadline_s = time.monotonic() + EXIT_TIMEOUT_S
+        deadline = Deadline(EXIT_TIMEOUT_S)
         while not self.memory and DataDirectory(self.data_directory).is_in_use():
-            assert time.monotonic() < deadline_s, "a process of the node does not end"
+            deadline.check("a process of the node ends")
             time.sleep(POLL_S)
 
     def terminate(self, timeout_s: float = EXIT_TIMEOUT_S) -> int:
@@ -177,7 +178,7 @@ class Node:
             self.wrapper = list(wrapper)
         self.start()
 
-    def connect(self, timeout_s: float = 20.0, receive_buffer_bytes: int | None = None) -> Connection:
+    def connect(self, timeout_s: float = TIMEOUT_S, receive_buffer_bytes: int | None = None) -> Connection:
         return Connection(HOST, self.port, timeout_s, receive_buffer_bytes)
 
     def request(self, method: str, path: str, headers: Headers = (), body: bytes | None = None) -> Response:

@@ -56,7 +56,7 @@ def scripted(*connections: Sequence[bytes], body_bytes_read: int | None = None) 
             # Wakes an accept that no client came for; a script that was played to its end has closed already.
             with suppress(OSError):
                 listener.shutdown(socket.SHUT_RDWR)
-            thread.join(10)
+            thread.join(60)
 
 
 def _play(

@@ -16,11 +16,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.support import class_archive
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-JAVA_QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Halves the start of a JVM."""
+JAVA_QUICK = class_archive.options()
 READY_S_MAX = 60.0
 
 

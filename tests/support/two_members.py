@@ -25,6 +25,7 @@ from headwater.doors.http.wire import Budget
 from headwater.engine.buckets import Buckets
 from headwater.log.null import NullLog
 from headwater.ports import SystemClock, SystemRng
+from headwater.security import policy
 from tests.engine import owned_on
 from tests.support.http import Connection, Headers, Response
 from tests.support.processes import WITHIN_S, Process, Processes
@@ -62,9 +63,9 @@ class Member:
         batches = Batches(engine, buckets, settings, self.placing)
         routes = Routes(settings, streams, BucketDoor(buckets), nothing, batches)
         self.snapshots = BulkSnapshots(engine, blobs, settings, rng)
-        routes.call("/__headwater/snapshots", self.snapshots.handle)
+        routes.call("/__headwater/snapshots", self.snapshots.handle, policy.BULK_SNAPSHOTS)
         self.tails = Tails(engine, settings, self.members)
-        routes.call("/__headwater/tail", self.tails.handle)
+        routes.call("/__headwater/tail", self.tails.handle, policy.MANY_TAIL)
         self._bodies = Budget(settings.bodies_bytes_max)
         self.http = HttpServer(settings, routes, responder, self._bodies)
         self._settings, self._routes, self._responder = settings, routes, responder

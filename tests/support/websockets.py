@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from headwater.config import Settings
+from headwater.doors.http.client_address import Proxies
 from headwater.doors.http.connection import Connection
 from headwater.doors.http.exchange import Exchange
 from headwater.doors.http.respond import Responder
@@ -130,7 +131,8 @@ class Rig:
     def __init__(self, bodies_bytes_max: int = 1 << 30, internal: bool = False, **settings: Any) -> None:
         self.settings = Settings(**settings)
         self.responder = Responder("*", keeps_nothing=True)
-        self.heads, self.bodies = Heads(), Budget(bodies_bytes_max)
+        self.heads, self.proxy_heads, self.bodies = Heads(), Heads(), Budget(bodies_bytes_max)
+        self.proxies = Proxies(self.settings)
         self.slicer = Slicer(self.bodies)
         self.closing = self.winding_down = False
         self.internal = internal
@@ -177,6 +179,9 @@ class Rig:
         return self.echoes[-1]
 
     # ---- as the transport
+
+    def get_extra_info(self, name: str) -> object:
+        return None
 
     def set_write_buffer_limits(self, high: int) -> None: ...
 

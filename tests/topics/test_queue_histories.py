@@ -14,6 +14,7 @@ from headwater.engine.checkpoint import checkpoint
 from headwater.model.labels import Labels
 from headwater.topics.cohorts import Job
 from tests.engine import owned_on
+from tests.support.clock import turns
 from tests.support.processes import SyncingLog
 from tests.topics.queueing import World, play
 
@@ -54,9 +55,11 @@ class Expected:
 
 
 class History:
-    def __init__(self, world: World, durable: bool, seed: int) -> None:
+    def __init__(self, world: World, durable: bool, seed: int, clock_is_set: bool) -> None:
         self._world = world
         self._durable = durable
+        self._clock_is_set = clock_is_set
+        """Then no job is scheduled: that would be early or late by the wall clock's fault."""
         self._rng = random.Random(seed)
         self._expected = Expected()
         self._scheduled: dict[int, int] = {}
@@ -70,6 +73,8 @@ class History:
     async def run(self) -> None:
         steps = [self.put, self.claim, self.claim, self.ack, self.ack, self.nack, self.extend, self.advance]
         rare = [self.delete, self.restart, self.checkpoint, self.look]
+        if self._clock_is_set:
+            rare += [self.set_clock, self.set_clock]
         for _ in range(STEPS):
             await self._rng.choice(rare if self._rng.random() < 0.2 else steps)()
         await self.restart()
@@ -81,7 +86,7 @@ class History:
         rng, first = self._rng, self._world.stream().count + 1
         labels: list[Labels | None] = []
         for index in range(rng.randrange(1, 4)):
-            at_ms = self._now_ms + rng.randrange(1, 1_000) if rng.random() < 0.3 else None
+            at_ms = self._now_ms + rng.randrange(1, 1_000) if rng.random() < 0.3 and not self._clock_is_set else None
             labels.append(None if at_ms is None else Labels(deliver_at_ms=at_ms))
             self._expected.live.add(first + index)
             self._expected.ready_ms[first + index] = at_ms or 0
@@ -145,6 +150,16 @@ class History:
     async def advance(self) -> None:
         await self._world.clock.advance(self._rng.choice([1, 40, 300, 1_500]))
 
+    async def set_clock(self) -> None:
+        """What was promised for so long from now is moved with it."""
+        clock, expected = self._world.clock, self._expected
+        before_ms = self._world.queue.now_ms()
+        clock.wrong_ms = self._rng.choice([0, 3_600_000, -900_000, 40 * 86_400_000])
+        step_ms = self._world.queue.now_ms() - before_ms
+        for times in (expected.deadline_ms, expected.ready_ms):
+            times.update({seq: ms + step_ms for seq, ms in times.items() if ms})
+        await turns()  # it is logged
+
     async def delete(self) -> None:
         if self._expected.live:
             seq = self._rng.choice(sorted(self._expected.live))
@@ -167,8 +182,9 @@ class History:
 
 
 @pytest.mark.parametrize("durable", [False, True], ids=["leases-forgotten", "leases-kept"])
+@pytest.mark.parametrize("clock_is_set", [False, True], ids=["right-clock", "clock-is-set"])
 @pytest.mark.parametrize("seed", range(25))
-def test_a_history_is_as_its_clients_were_told(seed: int, durable: bool) -> None:
+def test_a_history_is_as_its_clients_were_told(seed: int, clock_is_set: bool, durable: bool) -> None:
     async def body(world: World) -> None:
         processes, catalogs = world.processes, {0: SqliteCatalog(None)}
 
@@ -180,6 +196,6 @@ def test_a_history_is_as_its_clients_were_told(seed: int, durable: bool) -> None
         processes.own = own  # type: ignore[method-assign]
         await world.restart()
         await world.make(leases_durable=durable)
-        await History(world, durable, seed).run()
+        await History(world, durable, seed, clock_is_set).run()
 
     play(body)

@@ -14,6 +14,7 @@ from headwater.cli import cluster, ctl, lake, pipeline, queue, s3p, stream, topi
 from headwater.cli.doctor import doctor
 from headwater.cli.serve import EPILOG, serve, settings_or_exit, with_settings
 from headwater.setting_rules import CLUSTER_RULES, MEMORY_RULE, RELATIONS
+from headwater.web_settings import RULES
 
 app = typer.Typer(
     help="Headwater: durable streams over plain HTTP.",
@@ -96,6 +97,7 @@ def guide() -> str:
             out.append(f"| {names} | {default} | {row.allowed} | {row.help} |\n")
     out.append("\n## How settings relate\n\n")
     out += [f"- {rule}.\n" for rule in (MEMORY_RULE, *(relation.rule for relation in RELATIONS))]
+    out += [f"- {rule}.\n" for rule in RULES]
     out += [f"- In a cluster: {rule}; {change}.\n" for _, rule, change in CLUSTER_RULES]
     return "".join(out)
 

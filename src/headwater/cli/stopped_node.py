@@ -14,6 +14,7 @@ from pathlib import Path
 from headwater.catalog.lake_files import LakeFiles
 from headwater.catalog.sqlite import SqliteCatalog
 from headwater.data_directory import DataDirectory, DirectoryInUse, DirectoryRefused
+from headwater.engine.access_records import AccessRecords
 from headwater.engine.erasure_marks import ErasureMarks
 from headwater.engine.group import Group
 from headwater.engine.placements import Placements
@@ -167,6 +168,7 @@ def _recovered(
     group.domains[Placements.name] = Placements(catalog)
     group.domains[ErasureMarks.name] = ErasureMarks()
     group.domains[RouterDefinitions.name] = RouterDefinitions()
+    group.domains[AccessRecords.name] = AccessRecords()
     group.domains[QueueLeases.name] = QueueLeases()
     recover(group)
     return group

@@ -24,14 +24,15 @@ from functools import partial
 from typing import Any, Protocol
 
 from headwater.client.failures import HeadwaterError, LeaseLost, NotFound, Throttled, Unavailable
-from headwater.client.values import Extended, JobFacts
+from headwater.client.values import Extended, JobFacts, milliseconds
 
 log = logging.getLogger("headwater.worker")
 
 CLAIM_WAIT_S = 2.0
 """How long a claim waits at the server. A stop waits for it too, so that no job is claimed by a worker that is gone."""
 PAUSE_S_FIRST, PAUSE_S_MAX = 0.1, 5.0
-REASON_CHARS_MAX = 500
+REASON_BYTES_MAX = 1_000
+"""Of the reason that a job is given back with. The server refuses 1,024 and more."""
 
 
 class Retry(Exception):
@@ -42,6 +43,7 @@ class Retry(Exception):
 
     def __init__(self, delay: float | timedelta = 0.0, reason: str = "retry") -> None:
         super().__init__(reason)
+        milliseconds(delay)  # A delay that cannot be sent fails here, where the traceback shows its line.
         self.delay, self.reason = delay, reason
 
 
@@ -254,13 +256,14 @@ class _Run:
                 loop = asyncio.get_running_loop()
                 await loop.run_in_executor(self._threads, self._worker.function, given)
         except Retry as why:
-            settle = partial(job.nack, delay=why.delay, reason=_short(why.reason))
+            settle = partial(job.nack, delay=why.delay, reason=_sendable(_text(why.reason)))
         except Reject as why:
-            log.warning("job %d is rejected: %s", facts.seq, why.reason)
-            settle = partial(job.nack, delay=0, reason=_short(f"rejected: {why.reason}"))
+            reason = _sendable(f"rejected: {_text(why.reason)}")
+            settle = partial(job.nack, delay=0, reason=reason)
+            _log(logging.WARNING, "job %d is %s", facts.seq, reason)
         except (Exception, asyncio.CancelledError, SystemExit) as why:
-            log.exception("job %d failed, delivery %d", facts.seq, facts.deliveries)
-            settle = partial(job.nack, reason=_short(f"{type(why).__name__}: {why}"))
+            settle = partial(job.nack, reason=_sendable(f"{type(why).__name__}: {_text(why)}"))
+            _log(logging.ERROR, "job %d failed, delivery %d", facts.seq, facts.deliveries, exc_info=why)
         finally:
             # Before it is settled: a heartbeat for a job that is done would look like a lost lease.
             self._running.pop(facts.seq, None)
@@ -273,8 +276,8 @@ class _Run:
             await settling
         except (LeaseLost, NotFound) as why:
             log.warning("job %d ran longer than its lease; it may run twice: %s", job.seq, why)
-        except HeadwaterError as why:
-            log.error("job %d is not settled and will come again: %s", job.seq, why)
+        except Exception as why:
+            _log(logging.ERROR, "job %d is not settled and will come again: %s", job.seq, _text(why))
 
     async def _heartbeats(self) -> None:
         lost: set[int] = set()
@@ -295,8 +298,27 @@ class _Run:
                     lost.add(failed.seq)
 
 
-def _short(reason: str) -> str:
-    return reason[:REASON_CHARS_MAX]
+def _text(why: object) -> str:
+    try:
+        return str(why)
+    except Exception:
+        return "it has no text"
+
+
+def _sendable(reason: str) -> str:
+    """As UTF-8 can say it, and no longer than the server takes."""
+    return reason.encode("utf-8", "backslashreplace")[:REASON_BYTES_MAX].decode("utf-8", "ignore")
+
+
+def _log(level: int, text: str, *values: object, exc_info: BaseException | None = None) -> None:
+    """Says it, without the traceback when that cannot be written: what handlers and formatters of the process do with
+    an exception is not known here, and a job is given back whatever they raise."""
+    for shown in (exc_info, None):
+        try:
+            return log.log(level, text, *values, exc_info=shown)
+        except Exception:
+            if shown is None:
+                return
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from headwater.cluster.framing import BadAnswer, ResponseFraming
 from headwater.cluster.membership import HTTP, Membership
 from headwater.errors import Failure, MemberUnavailable, OutcomeUnknown
+from headwater.histogram import Histogram
 
 if TYPE_CHECKING:
     from headwater.doors.http.exchange import Exchange, Line
@@ -75,6 +76,8 @@ class Forwarder:
     def __init__(self, members: Membership) -> None:
         self._members = members
         self.forwarded_count = 0
+        self.times = Histogram()
+        """Of requests that found their connection to the owner idle and wait for nothing but its answer."""
 
     def location(self, exchange: Exchange, member: int) -> str | None:
         """Where the client would find the owner itself; None when it did not ask for that, or is there already."""
@@ -119,7 +122,7 @@ class Forwarder:
             upstreams = connection.upstreams = {}
         found = upstreams.get(member)
         if found is None or found.over:
-            found = upstreams[member] = Upstream(connection, member, self._members)
+            found = upstreams[member] = Upstream(connection, member, self._members, self.times)
         return found
 
 
@@ -129,7 +132,11 @@ class Upstream(asyncio.Protocol):
     A Streamer for every GET, which may be live: the owner has to hear that the client wants no more.
     """
 
-    def __init__(self, connection: Line, member: int, members: Membership) -> None:
+    def __init__(self, connection: Line, member: int, members: Membership, times: Histogram) -> None:
+        self._times = times
+        self._timed: Exchange | None = None
+        self._begun_s = 0.0
+        self._now_s = asyncio.get_running_loop().time
         self._connection = connection
         self._member = member
         self._transport: asyncio.Transport | None = None
@@ -148,6 +155,9 @@ class Upstream(asyncio.Protocol):
         self._connecting = asyncio.get_running_loop().create_task(self._connect(members))
 
     def send(self, exchange: Exchange, head: bytes, body: bytes) -> None:
+        target = exchange.request.target
+        if not self._pending and b"live=" not in target and not _waits(target):
+            self._timed, self._begun_s = exchange, self._now_s()
         self._pending.append(exchange)
         write = self._unsent.append if self._transport is None else self._transport.write
         if len(body) < HELD_BYTES_MAX:
@@ -155,7 +165,7 @@ class Upstream(asyncio.Protocol):
         else:
             write(head)
             write(body)
-        if exchange.request.method == b"GET" or _waits(exchange.request.target):
+        if exchange.request.method == b"GET" or _waits(target):
             self._connection.stream(self)
 
     def close(self) -> None:
@@ -188,6 +198,8 @@ class Upstream(asyncio.Protocol):
         # empty line is all of it: 0.3 µs, and 2.1 µs by its framing.
         if data[:13] == _NO_CONTENT and data[-4:] == b"\r\n\r\n" and self._framing is None and len(self._pending) == 1:
             exchange = self._pending.popleft()
+            if self._timed is exchange:
+                self._tell_time()
             if self._connection.streamer is self:
                 self._connection.streamer = None
             exchange.reply(data)
@@ -213,6 +225,8 @@ class Upstream(asyncio.Protocol):
             exchange = self._pending[0]
             framing = self._framing
             if framing is None:
+                if self._timed is exchange:
+                    self._tell_time()
                 framing = self._framing = ResponseFraming(exchange.request.method == b"HEAD")
             took = framing.take(data)
             whole = took == len(data)
@@ -252,6 +266,11 @@ class Upstream(asyncio.Protocol):
         held, self._held = self._held, []
         self._let_go()
         exchange.reply(held[0] if len(held) == 1 else b"".join(held))
+
+    def _tell_time(self) -> None:
+        """The owner's answer begins to arrive."""
+        self._timed = None
+        self._times.add(self._now_s() - self._begun_s)
 
     def _tell_answered(self, *exchanges: Exchange) -> None:
         if self.when_answered:

@@ -324,6 +324,20 @@ class GroupOwnership:
             raise GroupMoved(self.number)
         await self._upkeep.forget(below, self._copy, self.epoch, self._loaders_needed)
 
+    @property
+    def standby_lag_s(self) -> float:
+        """Of a standby: since it saw the last entry of the log."""
+        return self._clock.monotonic_s() - self._entry_s if self.state == STANDBY else 0.0
+
+    @property
+    def snapshot_age_s(self) -> float:
+        """Of an owner. See `SnapshotUpkeep`."""
+        return self._upkeep.age_s if self.state == OWNER and self._upkeep is not None else 0.0
+
+    @property
+    def snapshot_lag_bytes(self) -> int:
+        return self._upkeep.lag_bytes if self.state == OWNER and self._upkeep is not None else 0
+
     def told(self) -> dict[str, Any]:
         """For operators."""
         log, upkeep = self._log, self._upkeep

@@ -52,6 +52,16 @@ class SnapshotUpkeep:
         """As far as this node has seen."""
         self.failure: str | None = None
 
+    @property
+    def age_s(self) -> float:
+        """Since the newest was written here, or this began."""
+        return self._clock.monotonic_s() - self._written_s
+
+    @property
+    def lag_bytes(self) -> int:
+        """How much of what the catalog has no catalog snapshot covers."""
+        return self._catalog.position - (0 if self.newest is None else self.newest.position)
+
     def write(self, copy: Callable[[Path], CatalogCopy], epoch: int, members_needed: int) -> None:
         """A step of the owner's: a snapshot, when the log has grown enough, and a purge as far as one covers it."""
         self._begin(self._write(copy, epoch, members_needed))

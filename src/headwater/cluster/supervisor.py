@@ -34,9 +34,11 @@ STEADY_S = 10.0
 KILL_AFTER_S = 15.0
 """Beyond the grace of open requests: what has not ended by then is killed."""
 
-_PREFIX, _LOCK, _KEYS = "headwater-sockets-", "sockets.lock", "webhook-keys"
+_PREFIX, _LOCK, _SECRETS = "headwater-sockets-", "sockets.lock", ("webhook-keys", "url-key")
 
 log = structlog.get_logger("headwater.supervisor")
+_SAY = b"say "
+"""Begins a line of a worker that is for whoever started the node."""
 
 
 class CannotListen(Exception):
@@ -122,7 +124,9 @@ class Worker:
         with suppress(ConnectionError):
             process.stdin.write(msgspec.json.encode(self._order) + b"\n")
             await process.stdin.drain()
-        return await process.stdout.readline() == b"ready\n"
+        while (line := await process.stdout.readline()).startswith(_SAY):
+            print(line.removeprefix(_SAY).decode("utf-8", "replace"), end="", flush=True)
+        return line == b"ready\n"
 
     async def keep(self) -> None:
         """Waits for the process to end and starts it again, until it is stopped and has ended."""
@@ -270,7 +274,7 @@ def _remove_left_behind(base: Path) -> None:
                 with (path / _LOCK).open("rb") as lock:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     for inside in path.iterdir():
-                        if stat.S_ISSOCK(inside.lstat().st_mode) or inside.name == _KEYS:
+                        if stat.S_ISSOCK(inside.lstat().st_mode) or inside.name in _SECRETS:
                             inside.unlink()
                     if [inside.name for inside in path.iterdir()] == [_LOCK]:
                         (path / _LOCK).unlink()

@@ -16,6 +16,7 @@ from heapq import nsmallest
 from headwater.engine.checkpoint import checkpoint
 from headwater.engine.group import Group
 from headwater.engine.loaded_stream import LoadedStream
+from headwater.histogram import Histogram
 from headwater.model.extents import Run
 from headwater.ports import BlobsUnavailable, Lake, Writer
 
@@ -55,6 +56,8 @@ class Flusher:
         self.failure: str | None = None
         self.flushes_count = 0
         self.flushed_bytes = 0
+        self.times = Histogram()
+        """Of flushes that settled a file, from the choice of its records until the log says where they are."""
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run())
@@ -106,6 +109,7 @@ class Flusher:
             group = self._group
             if group.log.failure is not None:
                 return 0
+            begun_s = group.clock.monotonic_s()
             runs, streams, size = await self._collect(only)
             if not runs and only is not None:
                 return 0
@@ -127,6 +131,7 @@ class Flusher:
             self.failure, self._retry_s = None, 0.0
             self.flushes_count += 1
             self.flushed_bytes += size
+            self.times.add(group.clock.monotonic_s() - begun_s)
             if self._complete:
                 self._last_s = self._group.clock.monotonic_s()
             return size

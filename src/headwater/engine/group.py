@@ -91,11 +91,11 @@ class Group:
         self._limits = limits
         self.hot_bytes_max = hot_bytes_max
         self._answers = PendingAnswers(log)
-        self._visibility = Visibility(log, self._answers)
+        self._visibility = Visibility(log, self._answers, clock)
+        self.batches = self._visibility.batches
         self.observers = self._visibility.observers
         self._unpublished = self._visibility.unpublished
-        self._commit_due = False
-        self._told_failure = False
+        self._commit_due = self._told_failure = False
         self._retention = RetentionRules(self.loaded)
 
     def give_out_after(self, sid: int) -> None:
@@ -250,8 +250,7 @@ class Group:
             if position > log.synced:
                 answers.sync.append((position, waiter, outcome, stream))
                 if not self._commit_due:
-                    self._commit_due = True
-                    self.soon(self._commit)
+                    self._plan_commit()
                 return
         elif durability == 1 and position > log.written:
             answers.disk_target = position
@@ -363,11 +362,16 @@ class Group:
 
     def _want_commit(self) -> None:
         if not self._commit_due and self.log.tail > self.log.written:
-            self._commit_due = True
-            self.soon(self._commit)
+            self._plan_commit()
+
+    def _plan_commit(self) -> None:
+        self._commit_due = True
+        self.batches.begin()
+        self.soon(self._commit)
 
     def _commit(self) -> None:
         self._commit_due = False
+        self.batches.hand_over()
         self.log.commit()
 
     # ---- the watermark ------------------------------------------------------------------------------------------
@@ -376,7 +380,9 @@ class Group:
         """The log's watermarks moved, or it failed: answers and wake-ups that were waiting leave now."""
         self._visibility.progress()
         if self.log.failure is not None:
-            self._fail()
+            # Nothing that waits can be promised any more. What was visible stays readable.
+            self._told_failure = True
+            self._answers.fail(self.unavailable())
 
     @property
     def failed(self) -> bool:
@@ -391,11 +397,6 @@ class Group:
         failure = self.log.failure
         # Fenced: what was not acknowledged is not in the log, and never will be.
         return GroupMoved(self.number) if failure is None or failure.kind == FENCED else LogUnavailable(failure.reason)
-
-    def _fail(self) -> None:
-        """Nothing that waits can be promised any more. What was visible stays readable."""
-        self._told_failure = True
-        self._answers.fail(self.unavailable())
 
     # ---- reading ------------------------------------------------------------------------------------------------
 

@@ -13,28 +13,30 @@ marks with the extents of a trimmed or deleted stream, in bounded steps.
 A fork finds what it shares by its ancestors' marks. Which records are deleted is asked of the stream that is looked in.
 
 A lookup of one mark costs an item of a dict and a point read of SQLite (about 15 µs), once per ancestor, without
-waiting. The first lookup in a stream after it grew also indexes what came since: about 0.5 µs a labelled record.
+waiting. The first lookup in a stream after it grew also indexes what came since (`held_marks`); whoever can wait has
+that done in steps first (`make_ready`).
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from headwater.engine.group import Group
+from headwater.engine.held_marks import HeldMarks
 from headwater.engine.listing import beyond
 from headwater.engine.loaded_stream import LoadedStream
 from headwater.model.holes import Run
-from headwater.model.labels import Labels
-from headwater.model.marks import LabelledRun, marks_of
+from headwater.model.marks import LabelledRun
 from headwater.model.stream_state import Stream
 
 PAGE_COUNT = 500
 """Rows of the catalog looked at together: about a millisecond of the event loop."""
 INDEXED_MAX = 10_000
 """Streams whose marks memory indexes. Overflow: all are forgotten, and indexed again when somebody asks."""
-STALE_MIN = 1_000
+READY_COUNT = 2_500
+"""Labels indexed by one step: about a millisecond of the event loop."""
 
 
 class Marked(NamedTuple):
@@ -43,72 +45,15 @@ class Marked(NamedTuple):
     """One record."""
 
 
-class _Held:
-    """The marks of records that the catalog does not know, of one stream."""
-
-    __slots__ = ("_by_mark", "_first", "_in_order", "_new", "_until", "stream")
-
-    def __init__(self, stream: Stream) -> None:
-        self.stream = stream
-        self._forget(0)
-
-    def _forget(self, first: int) -> None:
-        self._by_mark: dict[str, list[int]] = {}
-        self._in_order: list[str] = []
-        self._new: list[str] = []
-        """Marks that are not in order yet."""
-        self._first = self._until = first
-        """Numbers [first, until) are indexed."""
-
-    def refresh(self, settled: Sequence[LabelledRun]) -> int:
-        """Indexes what came since. Returns the first number that the catalog need not know."""
-        timeline = self.stream.timeline
-        first = settled[0].seq if settled else timeline.seq
-        if first > self._until or first - self._first > max(STALE_MIN, (self._until - self._first) // 2):
-            self._forget(first)
-        for run in settled:
-            self._index(run.seq, run.labels)
-        if timeline.labels is not None:
-            self._index(timeline.seq, timeline.labels)
-        return first
-
-    def _index(self, seq: int, labels: list[Labels | None]) -> None:
-        by_mark = self._by_mark
-        skipped = max(self._until - seq, 0)
-        if skipped >= len(labels):
-            return
-        for number, one in enumerate(labels[skipped:] if skipped else labels, seq + skipped):
-            if one is not None:
-                for mark in marks_of(one):
-                    numbers = by_mark.get(mark)
-                    if numbers is None:
-                        by_mark[mark] = [number]
-                        self._new.append(mark)
-                    else:
-                        numbers.append(number)
-        self._until = seq + len(labels)
-
-    def numbers(self, mark: str) -> list[int]:
-        return self._by_mark.get(mark, [])
-
-    def between(self, low: str, high: str) -> Iterator[str]:
-        """Marks with low <= mark < high, in order."""
-        if len(self._new) > STALE_MIN:
-            self._in_order = sorted(self._by_mark)
-        else:
-            for mark in self._new:
-                insort(self._in_order, mark)
-        self._new = []
-        index = bisect_left(self._in_order, low)
-        while index < len(self._in_order) and self._in_order[index] < high:
-            yield self._in_order[index]
-            index += 1
-
-
 class Marks:
     def __init__(self, group: Group) -> None:
         self._group = group
-        self._held: dict[int, _Held] = {}
+        self._held: dict[int, HeldMarks] = {}
+
+    def make_ready(self, stream: LoadedStream) -> bool:
+        """One step of indexing what memory holds of the stream and its ancestors. True: a lookup has nothing to index,
+        until more comes."""
+        return all(self._known(level).advance(self._settled(level), READY_COUNT) for level, _, _ in _levels(stream))
 
     def find(self, stream: LoadedStream, mark: str, count_max: int, first: int = 0) -> list[Run]:
         """Live records with that mark from number `first` on, each a run of its own, in order; `count_max` at most.
@@ -197,12 +142,12 @@ class Marks:
                 break
         return sorted(found + held)[:count_max] if held else found[:count_max]
 
-    def _known(self, stream: Stream) -> _Held:
+    def _known(self, stream: Stream) -> HeldMarks:
         known = self._held.get(stream.sid)
         if known is None or known.stream is not stream:
             if len(self._held) >= INDEXED_MAX:
                 self._held.clear()
-            known = self._held[stream.sid] = _Held(stream)
+            known = self._held[stream.sid] = HeldMarks(stream)
         return known
 
     def _settled(self, stream: Stream) -> Sequence[LabelledRun]:
@@ -214,11 +159,15 @@ class Marks:
         if number >= timeline.seq:
             index = number - timeline.seq
             return Run(number, number + 1, timeline.begin_of(index), timeline.ends[index])
-        for run in self._settled(stream):
-            index = number - run.seq
-            if 0 <= index < len(run.ends):
-                return Run(number, number + 1, run.ends[index - 1] if index else run.start, run.ends[index])
+        settled = self._settled(stream)
+        run = settled[bisect_right(settled, number, key=_seq) - 1] if settled else None
+        if run is not None and 0 <= (index := number - run.seq) < len(run.ends):
+            return Run(number, number + 1, run.ends[index - 1] if index else run.start, run.ends[index])
         raise RuntimeError(f"record {number} of {stream.key} is indexed and not there")
+
+
+def _seq(run: LabelledRun) -> int:
+    return run.seq
 
 
 def _levels(stream: Stream) -> list[tuple[Stream, int, int]]:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from headwater.engine.access_records import AccessRecords
 from headwater.engine.backup import Backups
 from headwater.engine.checkpoint import checkpoint
 from headwater.engine.erasure import ErasedLog, Eraser
@@ -103,6 +104,7 @@ class OwnedGroup:
         self.erasure_marks = ErasureMarks()
         group.domains[ErasureMarks.name] = self.erasure_marks
         group.domains[RouterDefinitions.name] = RouterDefinitions()
+        group.domains[AccessRecords.name] = AccessRecords()
         group.domains[QueueLeases.name] = QueueLeases()
         self._clearing: asyncio.Task[None] | None = None
         self.log = log

@@ -29,7 +29,7 @@ Entry = tuple[int, Waiter | None, Outcome, LoadedStream | None]
 
 
 class PendingAnswers:
-    __slots__ = ("_log", "disk", "disk_target", "sync", "sync_target")
+    __slots__ = ("_log", "disk", "disk_target", "released_count", "sync", "sync_target")
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -41,6 +41,8 @@ class PendingAnswers:
         """Position after the newest event that has to be synced."""
         self.disk_target = 0
         """Position after the newest event that has to be written."""
+        self.released_count = 0
+        """Answers that waited, and left because what they waited for came."""
 
     def answer(self, waiter: Waiter, outcome: Unchanged | Failure, stream: LoadedStream | None) -> None:
         """An outcome that changed nothing still waits for the writes it was judged by, as far as their class goes."""
@@ -63,6 +65,10 @@ class PendingAnswers:
             waiter.resolve(Unchanged(0, False) if log.failure is None else LogUnavailable(log.failure.reason))
         else:
             self.sync.append((position, waiter, Unchanged(0, False), None))
+
+    @property
+    def count(self) -> int:
+        return len(self.sync) + len(self.disk)
 
     def told(self, synced: int) -> int:
         """The greatest position up to `synced` below which nothing waits any more."""

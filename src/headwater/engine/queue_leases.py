@@ -14,6 +14,7 @@ that were deleted are forgotten by whoever serves the group (`forget`), not by t
 
 from __future__ import annotations
 
+from headwater.engine.group import Group
 from headwater.model.queue_events import QueueEvent, decode_event
 from headwater.model.queue_events import encode as encode_event
 from headwater.model.queue_state import QueueState
@@ -63,6 +64,7 @@ class QueueLeases:
             state.restore(rest)
         else:
             state.apply(decode_event(rest))
+        state.at_ms = at_ms
         self._changed.add(sid)
 
     def restore(self, things: dict[str, bytes]) -> None:
@@ -77,3 +79,10 @@ class QueueLeases:
 
     def retry(self, changes: dict[str, bytes | None]) -> None:
         self._changed.update(map(int, changes))
+
+
+def leases_of(group: Group) -> QueueLeases:
+    found = group.domains[QueueLeases.name]
+    if not isinstance(found, QueueLeases):
+        raise TypeError(f"the domain {QueueLeases.name} is another one's")
+    return found

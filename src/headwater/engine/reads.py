@@ -19,6 +19,7 @@ from headwater.engine.pending_answers import Waiter
 from headwater.engine.read_ahead import ANSWERS, Ahead
 from headwater.engine.read_plan import Cold, Data, Slice, behind_hole, plan, shown
 from headwater.errors import BadHeader, BadQuery, BadSnapshotOffset, Failure, GroupMoved, Overloaded
+from headwater.histogram import Histogram
 from headwater.model import forks
 from headwater.model.commands import Command, Create, ForkPoint, PublishSnapshot, Trim
 from headwater.model.extents import Extent, Records
@@ -52,6 +53,8 @@ class Reads:
         self._ahead = None if lake is None else Ahead(lake, group.clock.monotonic_s)
         self.pending = 0
         self.reads_count = 0
+        self.times = Histogram()
+        """Of what waited for a thread of the pool, from when it was asked for."""
 
     def read(self, stream: LoadedStream, offset: int, bytes_max: int, done: Done, joined: bool = False) -> None:
         """Calls `done` with the records from `offset` on: at once when memory holds them. Raises as `plan` does.
@@ -210,9 +213,12 @@ class Reads:
             finish(Overloaded("too many reads wait for the lake"))
             return
         self.pending += 1
+        now_s = self._group.clock.monotonic_s
+        begun_s = now_s()
 
         def done(result: T | Failure) -> None:
             self.pending -= 1
+            self.times.add(now_s() - begun_s)
             finish(result)
 
         def run() -> None:

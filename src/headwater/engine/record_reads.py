@@ -49,6 +49,8 @@ class TopicRecord(NamedTuple):
     ms: int
     payload: bytes | memoryview
     labels: Labels | None
+    end: int = 0
+    """The offset after it, when it was read from the lake; 0: memory tells."""
 
 
 Done = Callable[[list[TopicRecord] | Failure], None]
@@ -279,8 +281,8 @@ def _from_lake(lake: Lake, extents: list[Extent], runs: list[Run], wanted: _Want
                 room_bytes -= len(payload)
                 if found and room_bytes < 0:
                     return _Step(found, number, offset)
-                found.append(TopicRecord(one + 1, records.ms[index], payload, labels[index] if labels else None))
                 number, offset = one + 1, records.ends[index]
+                found.append(TopicRecord(number, records.ms[index], payload, labels[index] if labels else None, offset))
                 if len(found) >= wanted.count_max:
                     return _Step(found, number, offset)
     return _Step(found, number, offset)

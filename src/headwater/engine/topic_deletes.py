@@ -116,6 +116,9 @@ class _Matching:
                 self._done(StreamNotFound())
                 return
             self._stream = now  # it was unloaded and loaded again meanwhile
+        if not self._marks.make_ready(self._stream):
+            self._group.soon(self.go_on)
+            return
         rows = self._look()
         self._found += [run for run in rows if run.last <= self._until]
         self._over = len(rows) < LOOK_COUNT or (self._exact and rows[-1].last > self._until)

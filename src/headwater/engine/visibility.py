@@ -5,17 +5,19 @@ Owns when an answer leaves and when followers and observers are told. Never logs
 
 from __future__ import annotations
 
+from headwater.engine.batch_times import BatchTimes
 from headwater.engine.loaded_stream import LoadedStream, Observer
 from headwater.engine.pending_answers import Outcome, PendingAnswers
 from headwater.model.events import Appended, Created, Deleted
 from headwater.model.stream import CreatedAndAppended
-from headwater.ports import Log
+from headwater.ports import Clock, Log
 
 
 class Visibility:
-    def __init__(self, log: Log, answers: PendingAnswers) -> None:
+    def __init__(self, log: Log, answers: PendingAnswers, clock: Clock) -> None:
         self._log = log
         self._answers = answers
+        self.batches = BatchTimes(log, answers, clock)
         self.observers: list[Observer] = []
         self.unpublished: dict[str, int] = {}
         """Keys whose creation or deletion is not durable yet, with its position: readers wait for it."""
@@ -23,10 +25,13 @@ class Visibility:
     def progress(self) -> None:
         """The log's watermarks moved, or it failed: answers and wake-ups that were waiting leave now."""
         log = self._log
+        self.batches.moved()
+        released = 0
         woken: dict[int, LoadedStream] = {}
         for queue, mark in ((self._answers.sync, log.synced), (self._answers.disk, log.written)):
             while queue and queue[0][0] <= mark:
                 position, waiter, outcome, stream = queue.popleft()
+                released += 1
                 if stream is not None:
                     if type(outcome) is Appended:
                         stream.visible = outcome.end
@@ -42,6 +47,7 @@ class Visibility:
                         self.publish(stream, outcome)
                 if waiter is not None:
                     waiter.resolve(outcome)
+        self._answers.released_count += released
         # Followers once per pass, after every writer was answered: an event reaches them encoded once.
         for stream in woken.values():
             self._wake(stream)

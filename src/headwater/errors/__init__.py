@@ -6,6 +6,7 @@ failure's facts into headers and bytes.
 
 from __future__ import annotations
 
+from headwater.errors.access import *
 from headwater.errors.base import Failure as Failure
 from headwater.errors.base import Row as Row
 from headwater.errors.node import *
@@ -101,6 +102,13 @@ TABLE: dict[type[Failure], Row] = {
     InternalError: Row(500, "internal_error", "ERR_INTERNAL", False, False),
     Overloaded: Row(503, "overloaded", "ERR_UNAVAILABLE", True, True),
     ShuttingDown: Row(503, "shutting_down", "ERR_UNAVAILABLE", True, True),
+    NotAuthenticated: Row(401, "not_authenticated", "ERR_UNAUTHENTICATED", False, True),
+    CredentialRefused: Row(401, "credential_refused", "ERR_UNAUTHENTICATED", False, True),
+    Forbidden: Row(403, "forbidden", "ERR_FORBIDDEN", False, True),
+    AccessUnknown: Row(503, "access_unknown", "ERR_UNAVAILABLE", True, True),
+    KeyNotFound: Row(404, "key_not_found", "ERR_CONFLICT", False, True),
+    TooManyKeys: Row(422, "too_many_keys", "ERR_LIMITS", False, True),
+    BadAccess: Row(400, "bad_access", "ERR_BAD_FORMAT", False, True),
 }
 
 

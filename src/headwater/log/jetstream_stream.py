@@ -29,6 +29,7 @@ ENTRY_HEADER = "Headwater-Entry"
 STREAM_NOT_FOUND = 10059
 _NO_MESSAGE = 10037
 _MESSAGES_MAX = 1000
+_READ_AGAIN_S = 0.1
 _LOOKS = 5
 _LOOK_AGAIN_S = 0.1
 _ELECTION_NS_MIN = 3_000_000_000
@@ -126,16 +127,19 @@ class LogStream:
 
     async def messages(self, sequence: int, bytes_max: int) -> list[tuple[int, Mark, bytes]] | None:
         """From `sequence` or the next one that is there, in order, as any of the servers has them. None when they give
-        no answer: the one that is asked may be stopped, and the others do not know. Raises Unavailable, Lost."""
+        no answer: the one that is asked may be stopped, and the others do not know; or the server of this connection
+        has not heard yet who answers, as after the stream was made and after its leader moved. Raises Unavailable,
+        Lost."""
         request = json.dumps({"seq": sequence, "batch": _MESSAGES_MAX, "max_bytes": bytes_max}).encode()
         for within_s in _READ_S:
             try:
                 *found, status = await self._connection.ask_for_many(
                     f"$JS.API.DIRECT.GET.{self.name}", request, within_s
                 )
-            except NotDelivered as error:
-                await self.info_if_known()
-                raise self.unreadable(error) from error
+            except NotDelivered:
+                await self.info_if_known()  # tells a stream that is gone from one that nobody answers for yet
+                await self._clock.sleep(_READ_AGAIN_S)
+                continue
             except NoAnswer:
                 continue
             if (status.headers or {}).get("Status") not in ("204", "404"):

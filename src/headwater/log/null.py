@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from headwater.histogram import Histogram
 from headwater.model.events import Event
 from headwater.ports import LogFailure
 
@@ -18,6 +19,7 @@ class NullLog:
         self.written = 0
         self.synced = 0
         self.failure: LogFailure | None = None
+        self.sync_times = Histogram()
 
     def add(self, event: Event, sync: bool) -> int:
         self.tail = self.written = self.synced = position = self.tail + 1

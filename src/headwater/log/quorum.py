@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from headwater.histogram import Histogram
 from headwater.log import entries
 from headwater.log.medium import Entries, Gone, Lost, MediumError, Taken, Unavailable, Unsure
 from headwater.log.quorum_copy import QuorumCopy
@@ -102,16 +103,14 @@ class QuorumLog:
         self._loaded: list[tuple[int, Event]] = []
         self._ends: deque[tuple[int, int]] = deque()
         """(position after it, number) of every entry that may still be purged."""
-        self._owns = False
-        self._entry_bytes_max = 0
+        self._owns = self._pumping = self._closing = False
+        self._entry_bytes_max = self._purge_below = 0
         self._batch: _Batch | None = None
         self._committed: deque[_Batch] = deque()
         self._barriers: Barriers = []
         self._sent: deque[_Sent] = deque()
         self._next = Cursor()
         self._on_progress: Callable[[], None] = lambda: None
-        self._pumping = False
-        self._closing = False
         self._idle: asyncio.Future[None] | None = None
         self.kept_after: int | None = None
         """An owner purges nothing that ends after this position, whatever `trim` allows: others begin there. None:
@@ -122,10 +121,10 @@ class QuorumLog:
         self._begun: list[tuple[str, int]] = []
         self._confirmed_s = 0.0
         """When the newest entry that is acknowledged was sent."""
-        self._purge_below = 0
         self._purging: asyncio.Task[None] | None = None
         self.head = self.tail = self.written = self.synced = 0
         self.failure: LogFailure | None = None
+        self.sync_times = Histogram()
 
     @property
     def cursor(self) -> Cursor:
@@ -378,6 +377,7 @@ class QuorumLog:
         while self._sent and self._sent[0].outcome is True:
             sent = self._sent.popleft()
             self._confirmed_s = sent.begun_s
+            self.sync_times.add(self._clock.monotonic_s() - sent.begun_s)
             self._reader.cursor = Cursor(sent.number + 1, sent.end, self._next.epoch, False, self._next.incarnation)
             self._ends.append((sent.end, sent.number))
             if self._copy is not None:

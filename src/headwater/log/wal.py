@@ -22,6 +22,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
+from headwater.histogram import Histogram
 from headwater.log import entries, frames
 from headwater.log.wal_copy import WalCopy
 from headwater.log.wal_recovery import TORN, list_files, read_file
@@ -70,11 +71,9 @@ class Wal:
         self._closed = False
         self._bases: list[int] = []
         self._held: int | None = None
-        self.head = 0
-        self.tail = 0
-        self.written = 0
-        self.synced = 0
+        self.head = self.tail = self.written = self.synced = 0
         self.failure: LogFailure | None = None
+        self.sync_times = Histogram()
 
     # ---- before it runs -----------------------------------------------------------------------------------------
 
@@ -327,8 +326,10 @@ class Wal:
     def _sync(self) -> None:
         written = self.written
         if self.synced < written:
+            begun_s = self._now_s()
             os.fdatasync(self._fd)
             self.synced = written
+            self.sync_times.add(self._now_s() - begun_s)
 
     def _open(self, base: int) -> None:
         path = self._path(base)

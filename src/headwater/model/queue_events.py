@@ -92,6 +92,8 @@ class QueueRow(msgspec.Struct, frozen=True, array_like=True):
     dead_lettered: int
     claims_count: int
     acks_count: int
+    at_ms: int = 0
+    """What the clock said that the latest of this was decided by."""
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -80,6 +80,7 @@ class Counts(msgspec.Struct, frozen=True):
 class QueueState:
     __slots__ = (
         "acks_count",
+        "at_ms",
         "bounds",
         "claim_cursor",
         "claims_count",
@@ -118,6 +119,8 @@ class QueueState:
         self.dead_lettered = 0
         self.claims_count = 0
         self.acks_count = 0
+        self.at_ms = 0
+        """Of a state that is kept: what the clock said when it last changed."""
         self.deadlines: Heap = []
         """Of leases."""
         self.ready_times: Heap = []
@@ -196,6 +199,19 @@ class QueueState:
         self.reclaim = [seq for seq in self.reclaim if is_live(seq)]
         heapify(self.reclaim)
 
+    def shift(self, by_ms: int) -> None:
+        """The clock was set by so much: leases and the delays of nacks end as much later, so they are as long as they
+        were promised to be. Jobs that are scheduled wait for a moment, which stays. Costs as much as is held.
+
+        Not an event: who keeps the state logs the whole of it."""
+        for seq, lease in self.leases.items():
+            self.leases[seq] = msgspec.structs.replace(lease, deadline_ms=lease.deadline_ms + by_ms)
+        for seq, ready_ms in self.delayed.items():
+            if seq in self.deliveries:  # a scheduled job was never handed out
+                self.delayed[seq] = ready_ms + by_ms
+        self._rebuild_deadlines()
+        self._rebuild_ready_times()
+
     def snapshot(self) -> bytes:
         return encode(
             QueueRow(
@@ -209,6 +225,7 @@ class QueueState:
                 self.dead_lettered,
                 self.claims_count,
                 self.acks_count,
+                self.at_ms,
             )
         )
 
@@ -225,6 +242,7 @@ class QueueState:
         self.dead_lettered = row.dead_lettered
         self.claims_count = row.claims_count
         self.acks_count = row.acks_count
+        self.at_ms = row.at_ms
         self.connections = {}
         for lease in row.leases:
             if lease.connection is not None:

@@ -208,6 +208,21 @@ def _trim(stream: Stream, command: Trim, now_ms: int) -> Trimmed | Unchanged:
     return Trimmed(stream.sid, offset, seq, now_ms, position)
 
 
+def _check_places(stream: Stream, runs: list[Run]) -> None:
+    """Where a record lies is looked up, in memory or in the lake. A wrong answer must not get into the log: readers
+    would pass over records that nobody deleted."""
+    offset = stream.earliest
+    for run in runs:
+        at_front = run.first == stream.first_seq and run.begin != stream.earliest
+        at_tail = run.last == stream.count and run.end != stream.tail
+        if run.begin < offset or run.end > stream.tail or at_front or at_tail or stream.holes.contradicts(run):
+            raise RuntimeError(
+                f"records [{run.first}, {run.last}) of stream {stream.sid} cannot lie at [{run.begin}, {run.end}): "
+                f"it has [{stream.first_seq}, {stream.count}) at [{stream.earliest}, {stream.tail})"
+            )
+        offset = run.end
+
+
 def _delete_records(stream: Stream, command: DeleteRecords, now_ms: int) -> RecordsDeleted | Unchanged:
     """What of the runs is there goes. Numbers that the stream never gave out are passed over, and so is what is named
     a second time."""
@@ -222,6 +237,7 @@ def _delete_records(stream: Stream, command: DeleteRecords, now_ms: int) -> Reco
             continue
         runs += stream.holes.without(run)
         reached, offset = run.last, run.end
+    _check_places(stream, runs)
     if not runs:
         return Unchanged(stream.tail, stream.closed)
     # A run at the front makes none: the stream begins after it.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from headwater.cluster.ownership import OWNER, Ownership
+from headwater.cluster.ownership import AWAY, OWNER, STANDBY, SUSPENDED, Ownership
 from headwater.cluster.view import View
 
 
@@ -41,6 +41,22 @@ class ClusterReadings(Protocol):
 
     def snapshots_failing(self) -> int:
         """Groups that this node owns or follows whose last step with a catalog snapshot did not succeed."""
+        ...
+
+    def groups_by_state(self) -> dict[str, float]:
+        """All groups, by what this node is to them."""
+        ...
+
+    def standby_lag_s(self) -> float:
+        """The longest time since a standby of this node got something of its log."""
+        ...
+
+    def snapshot_age_s(self) -> float:
+        """The greatest age of the newest catalog snapshots of groups that this node owns."""
+        ...
+
+    def snapshot_lag_bytes(self) -> int:
+        """Log of groups that this node owns, and that no catalog snapshot covers."""
         ...
 
     def claims(self) -> int:
@@ -86,6 +102,19 @@ class NodeReadings:
 
     def snapshots_failing(self) -> int:
         return sum(group.told()["snapshot_failure"] is not None for group in self._ownership.groups)
+
+    def groups_by_state(self) -> dict[str, float]:
+        states = [group.state for group in self._ownership.groups]
+        return {state: float(states.count(state)) for state in (OWNER, SUSPENDED, STANDBY, AWAY)}
+
+    def standby_lag_s(self) -> float:
+        return max(group.standby_lag_s for group in self._ownership.groups)
+
+    def snapshot_age_s(self) -> float:
+        return max(group.snapshot_age_s for group in self._ownership.groups)
+
+    def snapshot_lag_bytes(self) -> int:
+        return sum(group.snapshot_lag_bytes for group in self._ownership.groups)
 
     def claims(self) -> int:
         return sum(group.claims_count for group in self._ownership.groups)

@@ -1,5 +1,6 @@
 """What a node tells of itself in numbers: each part's counters under their names.
 
+What is told of each group stands in `group_readings`, what is told of how long things take in `timings`.
 Owns names and help texts. Never counts: it reads plain ints of the parts when somebody asks. A number of groups is the
 sum over those of this process; what has been counted since the start stays in it when a group leaves.
 """
@@ -9,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from headwater.observe.metrics import Gauge
+from headwater.histogram import Histogram
+from headwater.observe.metrics import ByLabel, Gauge, Reading
 
 FORWARDED = "Requests sent on to another process."
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from headwater.cluster.forwarding import Forwarder
     from headwater.cluster.handover import Handover
     from headwater.doors.http.durable_streams import DurableStreams
+    from headwater.doors.http.respond import Responder
     from headwater.doors.http.server import HttpServer
     from headwater.doors.http.topics.door import TopicDoor
     from headwater.doors.http.topics.sockets import TopicSockets
@@ -29,10 +32,11 @@ if TYPE_CHECKING:
     from headwater.subscriptions.manager import Manager
     from headwater.topics.admission import Admission
     from headwater.topics.delivery import Delivery
+    from headwater.topics.queues import Queues
     from headwater.topics.routers import Routers
 
 
-class _SinceStart:
+class SinceStart:
     """A listener of the engine: what groups counted here, those that have left among them. A group that comes may have
     counted before."""
 
@@ -40,23 +44,32 @@ class _SinceStart:
         self._engine = engine
         self._elsewhere: dict[Callable[[OwnedGroup], float], float] = {}
         """By what is counted: the counts of groups that left, without those with which groups came."""
+        self._times: dict[Callable[[OwnedGroup], Histogram], Histogram] = {}
+        """The same of what is timed."""
         engine.listeners.append(self)
 
     def reader(self, read: Callable[[OwnedGroup], float]) -> Callable[[], float]:
         self._elsewhere[read] = 0
         return lambda: self._elsewhere[read] + sum(map(read, self._engine.owned.values()))
 
+    def timing(self, read: Callable[[OwnedGroup], Histogram]) -> Callable[[], list[Histogram]]:
+        elsewhere = self._times[read] = Histogram()
+        return lambda: [elsewhere, *map(read, self._engine.owned.values())]
+
     def entered(self, owned: OwnedGroup) -> None:
-        for read in self._elsewhere:
-            self._elsewhere[read] -= read(owned)
+        self._moved(owned, -1)
 
     def left(self, owned: OwnedGroup) -> None:
+        self._moved(owned, 1)
+
+    def _moved(self, owned: OwnedGroup, sign: int) -> None:
         for read in self._elsewhere:
-            self._elsewhere[read] += read(owned)
+            self._elsewhere[read] += sign * read(owned)
+        for times, elsewhere in self._times.items():
+            elsewhere.include(times(owned), sign)
 
 
-def engine_gauges(engine: Engine) -> list[Gauge]:
-    since_start = _SinceStart(engine)
+def engine_gauges(engine: Engine, since_start: SinceStart) -> list[Gauge]:
 
     def total(name: str, text: str, read: Callable[[OwnedGroup], float], counts: bool = False) -> Gauge:
         return Gauge(name, text, lambda: sum(map(read, engine.owned.values())), counts)
@@ -67,11 +80,17 @@ def engine_gauges(engine: Engine) -> list[Gauge]:
     def of_lake(name: str, text: str, read: Callable[[Flusher, LakeGc], float]) -> Gauge:
         return count(name, text, lambda one: 0 if one.flusher is None else read(one.flusher, one.lake_gc))  # type: ignore[arg-type]
 
+    accepted = "Appends accepted since the start."
+    pending = "Answers that wait for the log."
+    queued = "Bytes of the log that are not synced yet: what was gathered, and what is being written."
     appends = since_start.reader(lambda one: one.group.appends_count)
     found = [
-        Gauge("appends", "Appends accepted since the start.", lambda: engine.joined_count + appends(), True),
+        Gauge("appends", accepted, lambda: engine.joined_count + appends(), counts=True, by_worker=True),
         total("streams_loaded", "Streams whose metadata is in memory.", lambda one: len(one.group.loaded.by_key)),
         total("hot_bytes", "Memory taken by records that are not in the lake.", lambda one: one.group.loaded.hot_bytes),
+        total("hot_bytes_max", "Where hot bytes have their ceiling.", lambda one: one.group.hot_bytes_max),
+        total("log_queue_bytes", queued, lambda one: one.group.log.tail - one.group.log.synced),
+        total("answers_pending", pending, lambda one: one.group.batches.answers_pending),
         total("log_tail_position", "Log position after the newest event.", lambda one: one.group.log.tail, True),
         total("log_synced_position", "Position up to which the log is synced.", lambda one: one.group.log.synced, True),
         total("log_failed", "Logs that acknowledge nothing any more.", lambda one: int(one.group.failed)),
@@ -100,7 +119,7 @@ def _lag_s(engine: Engine) -> float:
 def http_gauges(http: HttpServer, streams: DurableStreams) -> list[Gauge]:
     return [
         Gauge("reads", "Stream reads since the start.", lambda: streams.reads_count, counts=True),
-        Gauge("connections_open", "HTTP connections.", lambda: len(http.connections)),
+        Gauge("connections_open", "HTTP connections.", lambda: len(http.connections), by_worker=True),
         Gauge("connections_refused", "Connections cut for lack of room.", lambda: http.refused_count, counts=True),
         Gauge("sse_open", "Open SSE connections.", lambda: streams.sse_open),
         Gauge("long_polls_open", "Waiting long-polls.", lambda: streams.long_polls_open),
@@ -116,8 +135,12 @@ def member_gauges(handover: Handover, forwarder: Forwarder) -> list[Gauge]:
     ]
 
 
-def cluster_gauges(cluster: ClusterReadings, forwarder: Forwarder) -> list[Gauge]:
+def cluster_gauges(cluster: ClusterReadings, forwarder: Forwarder) -> list[Reading]:
     """Of one node: its own numbers, and the cluster as it sees it."""
+    by_state = "Groups by what this node is to them: owner, suspended owner, standby, or away."
+    lag = "Time since a standby here got the last entry of its log; the longest. An owner writes several each lease."
+    age = "Time since the newest catalog snapshot of a group owned here, or since it was taken over; the longest."
+    uncovered = "Log of groups owned here that their catalog snapshots do not cover."
     suspended = "Times that a group was not served for lack of an answer of its log."
     failing = "Groups whose last step with a catalog snapshot failed."
     return [
@@ -126,6 +149,10 @@ def cluster_gauges(cluster: ClusterReadings, forwarder: Forwarder) -> list[Gauge
         Gauge("cluster_groups_without_owner", "Groups without one.", lambda: len(cluster.groups_without_owner())),
         Gauge("cluster_standbys_ready", "Groups that this node could take over at once.", cluster.standbys_ready),
         Gauge("cluster_snapshots_failing", failing, cluster.snapshots_failing),
+        ByLabel("cluster_groups", by_state, "state", cluster.groups_by_state),
+        Gauge("cluster_standby_lag_seconds", lag, cluster.standby_lag_s),
+        Gauge("cluster_snapshot_age_seconds", age, cluster.snapshot_age_s),
+        Gauge("cluster_snapshot_lag_bytes", uncovered, cluster.snapshot_lag_bytes),
         Gauge("cluster_claims", "Groups taken over since the start.", cluster.claims, counts=True),
         Gauge("cluster_hand_overs", "Groups handed over since the start.", cluster.hand_overs, counts=True),
         Gauge("cluster_suspensions", suspended, cluster.suspensions, counts=True),
@@ -142,10 +169,14 @@ def s3p_gauges(s3p: S3pServer) -> list[Gauge]:
 
 
 def router_gauges(routers: Routers) -> list[Gauge]:
+    lag = "Records of sources that routers have not come to yet, as far as is known here."
+    most = "The same, of the router with most."
     lost = "Records that retention took from sources before routers forwarded them, since the start."
     return [
         Gauge("routers", "Routers at work.", lambda: routers.count),
         Gauge("routers_stuck", "Routers that cannot forward just now.", lambda: routers.stuck_count),
+        Gauge("router_lag_records", lag, lambda: sum(routers.lags())),
+        Gauge("router_lag_longest_records", most, lambda: max(routers.lags(), default=0)),
         Gauge("router_records_copied", "Records forwarded since the start.", lambda: routers.copied_count, True),
         Gauge("router_records_lost", lost, lambda: routers.lost_count, True),
     ]
@@ -189,4 +220,42 @@ def subscription_gauges(managers: list[Manager]) -> list[Gauge]:
         total("subscription_wakes", "Wakes issued since the start.", lambda one: one.wakes.count, True),
         total("webhooks_delivered", "Webhooks taken.", lambda one: one.deliveries.delivered_count, True),
         total("webhooks_failed", "Webhook attempts that failed.", lambda one: one.deliveries.failed_count, True),
+    ]
+
+
+def queue_gauges(queues: Queues) -> list[Gauge]:
+    """Of queues in memory: those that were used since they came to this process."""
+    figures, counts = queues.figures, queues.counts
+    returned = "Jobs that came back without an ack: by an expiry, a nack, or the end of their connection."
+    return [
+        Gauge("queues", "Queues in memory.", lambda: queues.count),
+        Gauge("queue_jobs_ready", "Jobs that wait for a claim.", lambda: counts().ready),
+        Gauge("queue_jobs_leased", "Jobs that somebody has claimed.", lambda: counts().leased),
+        Gauge("queue_jobs_delayed", "Jobs that are to be handed out later.", lambda: counts().delayed),
+        Gauge("queue_jobs_dying", "Jobs on their way to the dead letters.", lambda: queues.dying_count),
+        Gauge("queue_claims", "Jobs handed out since the start.", lambda: queues.claims_count, True),
+        Gauge("queue_acks", "Jobs done since the start.", lambda: queues.acks_count, True),
+        Gauge("queue_nacks", "Jobs given back by their claimers.", lambda: figures.nacks_count, True),
+        Gauge("queue_expiries", "Leases that ended by their deadline.", lambda: figures.expired_count, True),
+        Gauge("queue_reclaims", returned, lambda: figures.returned_count, True),
+        Gauge("queue_dead_letters", "Jobs moved to the dead letters.", lambda: queues.dead_lettered_count, True),
+    ]
+
+
+def answer_gauges(responder: Responder, streams: DurableStreams) -> list[Reading]:
+    by_class = "HTTP answers by the class of their status, by the process that made them."
+    by_code = "HTTP answers that were refusals or faults, by error code."
+
+    def classes() -> dict[str, float]:
+        counts = responder.statuses
+        found = {f"{hundred}xx": float(sum(counts[hundred * 100 : hundred * 100 + 100])) for hundred in range(1, 6)}
+        found["2xx"] += streams.plain_count
+        return found
+
+    def codes() -> dict[str, float]:
+        return {row.code: float(count) for row, count in responder.failures.items()}
+
+    return [
+        ByLabel("responses", by_class, "class", classes, counts=True),
+        ByLabel("errors", by_code, "code", codes, counts=True),
     ]

@@ -11,6 +11,7 @@ from headwater.ports.catalog import CatalogCopy as CatalogCopy
 from headwater.ports.catalog import Change as Change
 from headwater.ports.catalog import FilesSwapped as FilesSwapped
 from headwater.ports.catalog import ReadCount as ReadCount
+from headwater.ports.clock import CLOCK_STEP_MS_MAX as CLOCK_STEP_MS_MAX
 from headwater.ports.clock import SYSTEM_CLOCK as SYSTEM_CLOCK
 from headwater.ports.clock import Clock as Clock
 from headwater.ports.clock import Rng as Rng

@@ -11,6 +11,7 @@ from typing import Protocol
 
 import msgspec
 
+from headwater.histogram import Histogram
 from headwater.model.events import Event
 
 
@@ -76,6 +77,11 @@ class Log(Protocol):
     @property
     def failure(self) -> LogFailure | None:
         """Why this log acknowledges nothing any more; None while healthy."""
+        ...
+
+    @property
+    def sync_times(self) -> Histogram:
+        """How long syncs took; of a log at a quorum, entries from when they were sent until they were acknowledged."""
         ...
 
     def add(self, event: Event, sync: bool) -> int:

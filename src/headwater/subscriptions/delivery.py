@@ -15,6 +15,7 @@ import msgspec
 import structlog
 
 from headwater.errors import Failure, LogUnavailable, StaleEpoch, TooManyProducers
+from headwater.histogram import Histogram
 from headwater.model import subscriptions as model
 from headwater.model.subscriptions import WEBHOOK, Subscription, Wake
 from headwater.ports import Rng
@@ -54,6 +55,8 @@ class Deliveries:
         self._announcing: set[asyncio.Task[None]] = set()
         self.delivered_count = 0
         self.failed_count = 0
+        self.times = Histogram()
+        """Of attempts, whatever became of them, from the look-up of the receiver's address to the end of its answer."""
 
     def issued(self, sub: Subscription, wake_id: str) -> None:
         """The wake is durable: someone may hear of it now."""
@@ -141,7 +144,12 @@ class Deliveries:
             ("Accept", "application/json"),
             ("Webhook-Signature", self._keys.sign(body, self._wakes.now_ms() // 1000)),
         ]
-        reply = await self._client.post(sub.config.url or "", headers, body, sub.config.lease_ms / 1000)
+        now_s = asyncio.get_running_loop().time
+        begun_s = now_s()
+        try:
+            reply = await self._client.post(sub.config.url or "", headers, body, sub.config.lease_ms / 1000)
+        finally:
+            self.times.add(now_s() - begun_s)
         self.delivered_count += 1
         looked = await self._streams.look({path: self._streams.group_of(sid) for path, sid, _ in told.tails})
         # A stream whose process is away may have grown: it stays pending.

@@ -27,7 +27,7 @@ from headwater.engine.engine import Engine
 from headwater.engine.group import Group
 from headwater.engine.loaded_stream import LoadedStream
 from headwater.engine.pending_answers import Outcome
-from headwater.engine.queue_leases import QueueLeases, encode, encode_row
+from headwater.engine.queue_leases import QueueLeases, encode, encode_row, leases_of
 from headwater.errors import Failure, GroupMoved, InternalError, NotAQueue, StreamNotFound
 from headwater.model import queues as model
 from headwater.model.commands import DeleteRecords
@@ -39,9 +39,13 @@ from headwater.model.stream import Unchanged
 from headwater.model.topics import QueueConfig
 from headwater.topics.cohorts import Claimer, Line
 from headwater.topics.handing import Answer, Handing
+from headwater.topics.jobs_ahead import Room
+from headwater.topics.queue_figures import QueueFigures
 from headwater.topics.queue_jobs import QueueJobs
+from headwater.topics.queue_time import QueueTime
 
-TIMER_S_MAX = 3600.0
+TIMER_S_MAX = 60.0
+"""The wall clock may be set, and jobs are scheduled by it: it is looked at again after this long."""
 PLACES_MIN = 64
 
 log = structlog.get_logger("headwater.queues")
@@ -69,6 +73,7 @@ class Queue:
         stream: LoadedStream,
         state: QueueState,
         bytes_max: int,
+        room: Room,
         on_closed: Callable[[Queue], None],
     ) -> None:
         """`bytes_max`: of the jobs that one claim gets, beyond the first."""
@@ -76,13 +81,15 @@ class Queue:
         self.engine = engine
         self.stream = stream
         self.state = state
-        self.jobs = QueueJobs(engine, stream)
+        self.jobs = QueueJobs(engine, stream, room)
         self.closed = False
+        self.figures = QueueFigures()
         self.trouble: str | None = None
         """Why jobs that were handed out often enough are not moved to the dead letters."""
         self.on_dying: Callable[[Queue], None] = lambda queue: None
         """Called when there are such jobs."""
         self._clock = engine.clock
+        self._time = QueueTime(engine.clock, self._shift)
         self._bytes_max = bytes_max
         self._line = Line()
         self._planned = self._gathering = False
@@ -116,7 +123,7 @@ class Queue:
         """A job that is scheduled for later is delayed, whether a claim has come to it or not."""
         self.sweep()
         counts = self.state.counts(self.jobs.live_count)
-        ahead = self.jobs.scheduled_count(self.state.claim_cursor, self._clock.now_ms())
+        ahead = self.jobs.scheduled_count(self.state.claim_cursor, self.now_ms())
         ahead = min(ahead, counts.ready)
         return msgspec.structs.replace(counts, ready=counts.ready - ahead, delayed=counts.delayed + ahead)
 
@@ -127,7 +134,7 @@ class Queue:
             self.state.prune(self.jobs.is_live)
             self._gone_count = gone
         while True:
-            found = model.claim(self.state, [], self.jobs, self._clock.now_ms())
+            found = model.claim(self.state, [], self.jobs, self.now_ms())
             if found.event is not None:
                 self.commit(found.event)
             if not found.more:
@@ -139,6 +146,20 @@ class Queue:
     @property
     def _group(self) -> Group:
         return self.engine.group_of(self.stream).group
+
+    def now_ms(self) -> int:
+        """By the wall clock. One that was set neither ends a lease or a delay nor makes it longer."""
+        return self._time.now_ms()
+
+    def meet_clock(self) -> None:
+        """The state was decided by another process, or by an earlier life of this one."""
+        self._time.meet(self.state.at_ms)
+
+    def _shift(self, by_ms: int) -> None:
+        group, sid = self._group, self.stream.sid
+        self.state.shift(by_ms)
+        if sid in leases_of(group).states and not group.closed:
+            group.note(QueueLeases.name, encode_row(sid, self.state))
 
     # ---- committing -------------------------------------------------------------------------------------------------
 
@@ -160,6 +181,7 @@ class Queue:
             self.state.apply(event)
             if waiter is not None:
                 waiter.resolve(Unchanged(0, False))
+        self.figures.committed(event)
         if self.state.dying:
             self.on_dying(self)
 
@@ -224,7 +246,7 @@ class Queue:
         state, jobs = self.state, self.jobs
         self.check()
         self.engine.apply_retention(self.stream)
-        now_ms = self._clock.now_ms()
+        now_ms = self.now_ms()
         due_ms = state.due_ms()
         if due_ms is not None and due_ms <= now_ms:
             claimers_max = len(self._line)
@@ -235,6 +257,7 @@ class Queue:
         claimers, wishes = self._line.first(claimers_max)
         fitting = self._fitting_count()
         wishes = [one if one.max <= fitting else msgspec.structs.replace(one, max=fitting) for one in wishes]
+        jobs.ahead.cursor = state.claim_cursor
         found = model.claim(state, wishes, jobs, now_ms)
         standing = False
         if found.event is not None:
@@ -252,9 +275,11 @@ class Queue:
 
     def _hand_out(self, shares: list[tuple[Claimer, list[int]]], event: Passed) -> bool:
         """Commits a pass and has its jobs told of. True: workers stand in line again, who may get more."""
+        begun_s = self._clock.monotonic_s()
         handings = [Handing(self.jobs, who, share, self._bytes_max, self.give_back) for who, share in shares]
 
         def logged(outcome: Outcome) -> None:
+            self.figures.hand_times.add(self._clock.monotonic_s() - begun_s, len(handings))
             for handing in handings:
                 handing.logged(outcome)
 
@@ -278,8 +303,9 @@ class Queue:
         if not len(self._line):
             return
         now_s = self._clock.monotonic_s()
+        now_ms = self.now_ms()
         due_ms = self.state.due_ms()
-        due_s = inf if due_ms is None else now_s + (due_ms - self._clock.now_ms()) / 1000
+        due_s = inf if due_ms is None else now_s + (due_ms - now_ms) / 1000
         at_s = min(due_s, self._line.next_end_s())
         if at_s == inf or (self._timer_s is not None and self._timer_s <= at_s):
             return
@@ -374,12 +400,13 @@ class Queue:
     def nack(self, nacks: list[Nack], tell: Told) -> None:
         """Raises why nothing has happened."""
         self.check()
-        verdict = model.nack(self.state, nacks, self.jobs, self._clock.now_ms())
+        verdict = model.nack(self.state, nacks, self.jobs, self.now_ms())
         event = verdict.event
         if event is None:
             self._tell_when_durable(tell, Done([], verdict.failed))
             return
         done = Done([seq for seq, _ in event.jobs], verdict.failed, [seq for seq, _ in event.dead])
+        self.figures.nacks_count += len(done.done) + len(done.dead)
         connections = self._connections([*done.done, *done.dead])
         self._commit_and_tell(event, tell, done)
         self._line_up(connections)
@@ -388,7 +415,7 @@ class Queue:
     def extend(self, wishes: list[tuple[int, int, int]], tell: Told) -> None:
         """`wishes` of (seq, lease id, lease ms). Raises why nothing has happened."""
         self.check()
-        verdict = model.extend(self.state, wishes, self.jobs, self._clock.now_ms())
+        verdict = model.extend(self.state, wishes, self.jobs, self.now_ms())
         event = verdict.event
         if event is None:
             self._tell_when_durable(tell, Done([], verdict.failed))
@@ -455,6 +482,7 @@ class Queue:
         if self.closed:
             return
         self.closed = True
+        self.jobs.ahead.forget()
         self._on_closed(self)
         workers, self._workers = self._workers, {}
         for worker in workers.values():
@@ -467,10 +495,3 @@ class Queue:
         for claimer in self._line.take_all():
             if not claimer.stays:
                 claimer.got([])
-
-
-def leases_of(group: Group) -> QueueLeases:
-    found = group.domains[QueueLeases.name]
-    if not isinstance(found, QueueLeases):
-        raise TypeError(f"the domain {QueueLeases.name} is another one's")
-    return found

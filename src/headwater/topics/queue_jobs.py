@@ -7,6 +7,7 @@ changes a stream.
 - Only records that readers may see are jobs: they are as durable as their stream promises.
 - Times of jobs that memory does not hold are looked up together: `times_missing` says so, `look_up_times` does it, a
   bounded step at a time.
+- Jobs that the lake holds are read ahead of claims (`jobs_ahead`).
 - The places of jobs that were read from the lake are remembered while they are leased: a job that is done is deleted
   without another look into the lake.
 """
@@ -20,11 +21,12 @@ from headwater.engine.loaded_stream import LoadedStream
 from headwater.engine.read_plan import shown_count
 from headwater.engine.record_reads import TopicRecord
 from headwater.engine.topic_deletes import merged
-from headwater.errors import Failure
+from headwater.errors import Failure, Overloaded
 from headwater.model import forks
 from headwater.model.holes import Run
 from headwater.model.marks import DUE, due_mark
 from headwater.model.queues import NotInMemory
+from headwater.topics.jobs_ahead import JobsAhead, Room
 
 TIMES_COUNT = 500
 """Times looked up without a pause: about a millisecond of the event loop."""
@@ -38,9 +40,10 @@ Read = Callable[[list[TopicRecord] | Failure], None]
 class QueueJobs:
     """The `Jobs` of one queue."""
 
-    def __init__(self, engine: Engine, stream: LoadedStream) -> None:
+    def __init__(self, engine: Engine, stream: LoadedStream, room: Room) -> None:
         self._engine = engine
         self.stream = stream
+        self.ahead = JobsAhead(engine, stream, room)
         self._times: dict[int, int] = {}
         """seq -> ms, of jobs that are not in memory and whose time had not come when they were looked up."""
         self._times_until = 0
@@ -123,18 +126,24 @@ class QueueJobs:
         """The records of live jobs; None when memory does not hold all of them."""
         found = []
         for seq in seqs:
-            one = self._from_memory(seq)
+            one = self.from_memory(seq)
             if one is None:
                 return None
             found.append(one)
         return found
 
-    def _from_memory(self, seq: int) -> TopicRecord | None:
+    def from_memory(self, seq: int) -> TopicRecord | None:
+        """The record of a live job, if it is at hand."""
         stream, number = self.stream, seq - 1
         held_by = stream if stream.parent is None else forks.holder_of(stream, number)[0]
         timeline = held_by.timeline
         index = number - timeline.seq
-        if not 0 <= index < len(timeline.payloads):
+        if index < 0:
+            one = self.ahead.get(seq)
+            if one is not None:
+                self.note_place(one)
+            return one
+        if index >= len(timeline.payloads):
             return None
         labels = None if timeline.labels is None else timeline.labels[index]
         return TopicRecord(seq, timeline.ms[index], timeline.payloads[index], labels)
@@ -142,26 +151,14 @@ class QueueJobs:
     def read(self, seqs: Sequence[int], bytes_max: int, done: Read) -> None:
         """Calls `done` with the records of `seqs`, which ascend, without those that were deleted meanwhile. Beyond the
         first it stops when they are more than `bytes_max`."""
-        _Reading(self, self._engine, seqs, bytes_max, done).go_on()
+        _Reading(self, seqs, bytes_max, done).go_on()
 
     # ---- where each lies --------------------------------------------------------------------------------------------
 
-    def note_places(self, records: Sequence[TopicRecord]) -> None:
-        """They were just read from the lake, and follow each other: where the last one ends is known there."""
-        known: list[int] = []
-
-        def found(offset: int | Failure) -> None:
-            if isinstance(offset, int):
-                known.append(offset)
-
-        self._engine.offset_of(self.stream, records[-1].seq, found)
-        end = known[0] if known else None
-        for one in reversed(records):
-            if end is None:
-                break
-            begin = end - len(one.payload)
-            self.places[one.seq] = begin, end
-            end = begin
+    def note_place(self, one: TopicRecord) -> None:
+        """It was read from the lake."""
+        if one.end:
+            self.places[one.seq] = one.end - len(one.payload), one.end
 
     def runs(self, seqs: Iterable[int]) -> list[Run] | int:
         """What a deletion of these live jobs is about; or one of them whose place has to be found first."""
@@ -180,86 +177,76 @@ class QueueJobs:
         return found if len(found) == 1 else merged(found)
 
     def find_place(self, seq: int, done: Callable[[Failure | None], None]) -> None:
-        """Calls `done` when the place of a job is known. Never at once."""
-        begins: list[int] = []
+        """Calls `done` when the place of a job is known, or the job is gone. Never at once."""
 
-        def ended(offset: int | Failure) -> None:
-            if isinstance(offset, Failure):
-                done(offset)
-            else:
-                self.places[seq] = begins[0], offset
-                done(None)
-
-        def begun(offset: int | Failure) -> None:
-            if isinstance(offset, Failure):
-                done(offset)
-            else:
-                begins.append(offset)
-                self._offset_of(seq, ended)
+        def got(records: list[TopicRecord] | Failure) -> None:
+            if isinstance(records, Failure):
+                done(records)
+                return
+            # The record itself says where it ends: where the next one begins is no help when that was deleted.
+            if records and records[0].seq == seq:
+                self.note_place(records[0])
+            missing = self.is_live(seq) and isinstance(self.runs([seq]), int)
+            done(Overloaded("the lake does not hold what the catalog says") if missing else None)
 
         soon = self._engine.group_of(self.stream).group.soon
-        soon(lambda: self._offset_of(seq - 1, begun))
+        soon(lambda: self._read_one(seq, got))
 
-    def _offset_of(self, number: int, done: Callable[[int | Failure], None]) -> None:
+    def _read_one(self, seq: int, got: Read) -> None:
         try:
-            self._engine.offset_of(self.stream, number, done)
+            self._engine.read_records(self.stream, seq - 1, 1, 1, got)
         except Failure as failure:
-            done(failure)
+            got(failure)
 
 
 class _Reading:
     """Records of jobs, from one stretch of neighbours that the lake holds to the next."""
 
-    def __init__(self, jobs: QueueJobs, engine: Engine, seqs: Sequence[int], bytes_max: int, done: Read) -> None:
+    def __init__(self, jobs: QueueJobs, seqs: Sequence[int], bytes_max: int, done: Read) -> None:
         self._jobs = jobs
-        self._engine = engine
         self._seqs = seqs
         self._room_bytes = bytes_max
         self._done = done
         self._index = 0
-        self._until = 0
-        """Of the seqs, those before it are being read."""
         self._found: list[TopicRecord] = []
 
     def go_on(self) -> None:
         seqs, jobs = self._seqs, self._jobs
-        while self._index < len(seqs) and (self._room_bytes > 0 or not self._found):
+        while self._wants_more():
             seq = seqs[self._index]
-            one = jobs._from_memory(seq) if jobs.is_live(seq) else None
-            if one is not None:
-                self._add(one)
+            if not jobs.is_live(seq):
                 self._index += 1
-            elif not jobs.is_live(seq):
-                self._index += 1
-            else:
-                self._until = self._index + 1
-                while self._until < len(seqs) and seqs[self._until] == seqs[self._until - 1] + 1:
-                    self._until += 1
-                count = self._until - self._index
+                continue
+            one = jobs.from_memory(seq)
+            if one is None:
+                until = self._index + 1
+                while until < len(seqs) and seqs[until] == seqs[until - 1] + 1:
+                    until += 1
                 try:
-                    self._engine.read_records(jobs.stream, seq - 1, count, max(self._room_bytes, 1), self._got)
+                    jobs.ahead.read(seq, until - self._index, self._room_bytes, self._got)
                 except Failure as failure:
                     self._done(failure)
                 return
+            self._add(one)
         self._done(self._found)
+
+    def _wants_more(self) -> bool:
+        return self._index < len(self._seqs) and (self._room_bytes > 0 or not self._found)
 
     def _got(self, records: list[TopicRecord] | Failure) -> None:
         if isinstance(records, Failure):
             self._done(records)
             return
-        seqs = self._seqs
-        wanted = set(seqs[self._index : self._until])
-        records = [one for one in records if one.seq in wanted]
-        if not records:
-            self._index = self._until  # they were deleted meanwhile
-        else:
-            for one in records:
+        by_seq = {one.seq: one for one in records}
+        while self._wants_more() and (one := by_seq.get(self._seqs[self._index])) is not None:
+            if self._jobs.is_live(one.seq):
+                self._jobs.note_place(one)
                 self._add(one)
-            self._index = seqs.index(records[-1].seq, self._index) + 1
-            if records[-1].seq - records[0].seq == len(records) - 1:
-                self._jobs.note_places(records)
+            else:
+                self._index += 1
         self.go_on()
 
     def _add(self, one: TopicRecord) -> None:
+        self._index += 1
         self._room_bytes -= len(one.payload)
         self._found.append(one)

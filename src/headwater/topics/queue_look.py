@@ -40,7 +40,7 @@ def look(queue: Queue, state: str, limit: int, bytes_max: int, done: Callable[[L
         try:
             seqs = _ready(queue, limit)
         except NotInMemory:
-            queue.jobs.look_up_times(queue.state.claim_cursor, queue.engine.clock.now_ms())
+            queue.jobs.look_up_times(queue.state.claim_cursor, queue.now_ms())
             soon = queue.engine.group_of(queue.stream).group.soon
 
             def again() -> None:
@@ -62,7 +62,7 @@ def look(queue: Queue, state: str, limit: int, bytes_max: int, done: Callable[[L
 def _ready(queue: Queue, limit: int) -> list[int]:
     """Raises NotInMemory."""
     state, jobs = queue.state, queue.jobs
-    now_ms = queue.engine.clock.now_ms()
+    now_ms = queue.now_ms()
     found = [seq for seq in nsmallest(limit, state.reclaim) if jobs.is_live(seq)]
     cursor = state.claim_cursor
     for _ in range(STEPS_MAX):

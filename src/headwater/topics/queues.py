@@ -15,14 +15,17 @@ from itertools import count
 from headwater.engine.engine import Engine
 from headwater.engine.loaded_stream import LoadedStream
 from headwater.engine.owned_group import OwnedGroup
+from headwater.engine.queue_leases import leases_of
 from headwater.errors import Failure, NotAQueue
 from headwater.model import queues as model
-from headwater.model.queue_state import QueueState
+from headwater.model.queue_state import Counts, QueueState
 from headwater.model.topics import QueueConfig
 from headwater.ports import Rng
 from headwater.topics.access import TopicAccess
 from headwater.topics.dead_letters import DeadLetters
-from headwater.topics.queue import Queue, leases_of
+from headwater.topics.jobs_ahead import Room
+from headwater.topics.queue import Queue
+from headwater.topics.queue_figures import QueueFigures
 
 QUEUES_MAX = 10_000
 """Queues in memory. Overflow: those that hold nothing are forgotten, and their counts of claims and acks with them."""
@@ -38,12 +41,14 @@ class Queues:
         self._rng = rng
         self.claim_bytes_max = claim_bytes_max
         self._letters = DeadLetters(engine, access)
+        self._room = Room()
         self._by_sid: dict[int, Queue] = {}
         self._looked_count = 0
         """As many were there when those that hold nothing were last looked for."""
         self._connections = count(1)
         self._claims_before = self._acks_before = self._dead_before = 0
         self._closed = False
+        self.figures = QueueFigures()
 
     # ---- start and stop -----------------------------------------------------------------------------------------
 
@@ -100,8 +105,8 @@ class Queues:
             state = QueueState(config, first_lease_id)
         else:
             state = kept
-        queue = Queue(self._engine, stream, state, self.claim_bytes_max, self._forget)
-        queue.on_dying = self._letters.begin
+        queue = Queue(self._engine, stream, state, self.claim_bytes_max, self._room, self._forget)
+        queue.on_dying, queue.figures = self._letters.begin, self.figures
         self._engine.follow(stream, queue)
         self._by_sid[stream.sid] = queue
         if kept is not None:
@@ -112,6 +117,7 @@ class Queues:
         """A state out of the log: jobs may have gone since, and the connections of that life have ended."""
         state = queue.state
         queue.check()
+        queue.meet_clock()
         state.prune(queue.jobs.is_live)
         for connection in list(state.connections):
             event = model.release(state, connection)
@@ -127,6 +133,7 @@ class Queues:
                 if queue.stream.sid not in leases.states:
                     self._engine.unfollow(queue.stream, queue)
                     queue.closed = True
+                    queue.jobs.ahead.forget()
                     self._forget(queue)
         self._looked_count = len(self._by_sid)
 
@@ -173,9 +180,15 @@ class Queues:
     def count(self) -> int:
         return len(self._by_sid)
 
+    def counts(self) -> Counts:
+        """Of all queues here, as their states have it: a lease that has just expired still counts as one."""
+        found = [queue.state.counts(queue.jobs.live_count) for queue in self._by_sid.values()]
+        return Counts(*(sum(getattr(one, name) for one in found) for name in Counts.__struct_fields__))
+
     @property
-    def leased_count(self) -> int:
-        return sum(len(queue.state.leases) for queue in self._by_sid.values())
+    def dying_count(self) -> int:
+        """Jobs that are on their way to the dead letters."""
+        return sum(len(queue.state.dying) for queue in self._by_sid.values())
 
     @property
     def claims_count(self) -> int:

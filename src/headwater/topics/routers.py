@@ -46,6 +46,7 @@ class Routers:
         """By workers that have ended."""
         self._ended: set[asyncio.Task[None]] = set()
         engine.questions.register("routers_named_by", self._answer_named_by)
+        engine.questions.register("routers_all", self._answer_all)
 
     # ---- start and stop -----------------------------------------------------------------------------------------
 
@@ -118,6 +119,10 @@ class Routers:
         """Records that retention took before they were forwarded, as seen here since the start."""
         return self._lost_before + sum(worker.lost_here_count for worker, _ in self._at_work.values())
 
+    def lags(self) -> list[int]:
+        """Of each router at work here: records of its source that it has not come to, as far as it knows."""
+        return [max(0, worker.source_head - worker.cursor) for worker, _ in self._at_work.values()]
+
     @property
     def stuck_count(self) -> int:
         """Routers at work here that cannot forward just now."""
@@ -171,6 +176,19 @@ class Routers:
     async def named_by(self, key: str) -> list[str]:
         """Names of the routers that read or write a topic, whether or not it is there. Asked in any process."""
         found: list[str] = await self._engine.questions.ask_owner(DIRECTORY, "routers_named_by", key, into=list[str])
+        return found
+
+    def about(self, name: str) -> tuple[str, str] | None:
+        """Source and destination of a router, by their keys. Asked where the directory group is served."""
+        router = self._definitions().by_name.get(name)
+        return None if router is None else (router.config.source, router.config.dest)
+
+    async def _answer_all(self) -> list[dict[str, Any]]:
+        return await self.all()
+
+    async def everywhere(self) -> list[dict[str, Any]]:
+        """`all`, asked in any process."""
+        found: list[dict[str, Any]] = await self._engine.questions.ask_owner(DIRECTORY, "routers_all")
         return found
 
     async def _answer_named_by(self, key: str) -> list[str]:

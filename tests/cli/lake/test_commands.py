@@ -18,6 +18,7 @@ from headwater.cli.main import app
 from headwater.lake.info import read_table
 from headwater.lake.local import LocalStore
 from tests.support.node import Node
+from tests.support.waiting import until
 
 TEXT = {"Content-Type": "text/plain"}
 WAIT_S = 30.0
@@ -28,13 +29,6 @@ def lake(command: str, *words: str, code: int = 0) -> Any:
     done = CliRunner().invoke(app, ["lake", command, *words, "--json"])
     assert done.exit_code == code, done.output
     return json.loads(done.stdout) if done.stdout else done.output
-
-
-def until(holds: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + WAIT_S
-    while not holds():
-        assert time.monotonic() < deadline_s, "it never came true"
-        time.sleep(0.02)
 
 
 def grow(node: Node, name: str, count: int = 10) -> None:

@@ -22,7 +22,7 @@ from tests.support.node import HOST, Node
 GUIDE = Path(__file__).resolve().parents[3] / "docs" / "guides" / "proxies.md"
 WAIT_S = 30.0
 ATTEMPTS = 5
-FLAGS = ("--public-url", "forwarded", "--long-poll-timeout-ms", "60000", "--body-bytes-max", "64MiB")
+FLAGS = ("--trusted-proxies", HOST, "--long-poll-timeout-ms", "60000", "--body-bytes-max", "64MiB")
 PUBLIC = "streams.example.com"
 
 

@@ -278,5 +278,8 @@ class Run:
 def _resident_kib(node: Child) -> int:
     if node.pid is None:
         return 0
-    status = Path(f"/proc/{node.pid}/status").read_text()
+    try:
+        status = Path(f"/proc/{node.pid}/status").read_text()
+    except OSError:
+        return 0  # it ended just now
     return next((int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS:")), 0)

@@ -16,7 +16,7 @@ from tests.support.http import Response
 NOT_SENT = "not sent"
 TEXT = {"Content-Type": "text/plain"}
 AGAIN_ONCE_S = 0.4
-"""Before the retry of a client that has only so many."""
+"""Before the retry of a client that has only so many, unless the answer says how long to wait."""
 TRIES_S_MAX = 60.0
 """For how long one payload is tried."""
 PADDING_BYTES_MAX = 200
@@ -84,8 +84,12 @@ class Writer(threading.Thread):
             return True
         return now_s() - start_s > TRIES_S_MAX
 
-    def wait_again(self) -> None:
-        time.sleep(AGAIN_S if self.retries_max is None else AGAIN_ONCE_S)
+    def wait_again(self, response: Response | None) -> None:
+        if self.retries_max is None:
+            time.sleep(AGAIN_S)
+            return
+        told = None if response is None else response.header("retry-after")
+        time.sleep(AGAIN_ONCE_S if told is None else float(told))
 
     def strange(self, stream: str, what: str) -> None:
         self.history.add(Strange(stream, self.name, now_s(), what))
@@ -106,7 +110,7 @@ class PlainWriter(Writer):
             if response is not None and response.status != 503:
                 self.strange(stream, f"an append was answered {response.status} {code}")
                 break
-            self.wait_again()
+            self.wait_again(response)
         if outcome == UNKNOWN and response is not None and response.status != 503:
             self.strange(stream, f"an append was answered {response.status} {code}")
         next_offset = None
@@ -150,7 +154,7 @@ class Producer(Writer):
             if response is not None and response.status != 503:
                 self.strange(stream, f"seq {seq} of epoch {epoch} was answered {response.status} {code} after {codes}")
                 break
-            self.wait_again()
+            self.wait_again(response)
         next_offset = None
         if outcome == ACKNOWLEDGED and response is not None and response.status == 200:
             next_offset = int(response.header("stream-next-offset") or -1)

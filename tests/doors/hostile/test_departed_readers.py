@@ -6,8 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ import pytest
 from tests.doors.s3p.client import Client, read_request, s3p_node
 from tests.support.http import EventStream, encode_request
 from tests.support.node import Node
+from tests.support.waiting import until
 
 READERS = 150
 WAIT_S = 40.0
@@ -52,13 +52,6 @@ def established() -> set[str]:
     """Inodes of this machine's TCP sockets that do not listen."""
     lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     return {fields[9] for fields in lines if fields[3] != "0A"}
-
-
-def until(happened: Callable[[], bool], what: str) -> None:
-    deadline_s = time.monotonic() + WAIT_S
-    while not happened():
-        assert time.monotonic() < deadline_s, what
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("kind", LIVE)

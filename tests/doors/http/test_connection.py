@@ -8,6 +8,7 @@ import re
 
 from headwater.config import Settings
 from headwater.doors.http import connection as connections
+from headwater.doors.http.client_address import Proxies
 from headwater.doors.http.connection import Connection
 from headwater.doors.http.exchange import Exchange
 from headwater.doors.http.live_reads import BodyPump
@@ -28,7 +29,8 @@ class Hand:
     def __init__(self, **settings: int) -> None:
         self.settings = Settings(body_timeout_ms=int(WINDOW_S * 1000), **settings)  # type: ignore[arg-type]
         self.responder = Responder("*", keeps_nothing=True)
-        self.heads, self.bodies = Heads(), Budget(1 << 30)
+        self.heads, self.proxy_heads, self.bodies = Heads(), Heads(), Budget(1 << 30)
+        self.proxies = Proxies(self.settings)
         self.slicer = Slicer(self.bodies)
         self.closing = self.winding_down = False
         self.internal = False
@@ -57,6 +59,9 @@ class Hand:
             self.connection.stream(Waiting(exchange))
 
     # ---- as the transport
+
+    def get_extra_info(self, name: str) -> object:
+        return None
 
     def set_write_buffer_limits(self, high: int) -> None: ...
 

@@ -59,7 +59,7 @@ def with_client(act: Callable[[Server, asyncio.Transport, socket.socket], Awaita
             client.close()
             (await server.made).abort()
             listening.close()
-            await asyncio.wait_for(server.lost.wait(), 10)
+            await asyncio.wait_for(server.lost.wait(), 60)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(run())
@@ -131,7 +131,7 @@ def test_a_client_that_is_gone_ends_the_connection() -> None:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
         client.close()  # with a reset
         large_writes.put(transport, bytes(LARGE_BYTES))
-        await asyncio.wait_for(server.lost.wait(), 10)
+        await asyncio.wait_for(server.lost.wait(), 60)
 
     with_client(act)
 

@@ -23,6 +23,9 @@ class HandTransport:
         self.closed = False
         self.aborted = False
 
+    def get_extra_info(self, name: str) -> object:
+        return None
+
     def set_write_buffer_limits(self, high: int) -> None: ...
 
     def write(self, data: bytes) -> None:

@@ -26,6 +26,7 @@ from tests.lake.on_a_node.surface import (
 from tests.support.http import Response
 from tests.support.node import Node, NotReady
 from tests.support.s3 import ACCESS_KEY, READER_KEY, READER_SECRET, S3, SECRET_KEY, Fault, FaultProxy
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(240)]
 
@@ -55,10 +56,7 @@ def options(s3: S3) -> dict[str, str]:
 
 
 def eventually(what: Callable[[], bool], why: Callable[[], object]) -> None:
-    deadline_s = time.monotonic() + WAIT_S
-    while not what():
-        assert time.monotonic() < deadline_s, why()
-        time.sleep(0.05)
+    until(what, why, WAIT_S)
 
 
 def ready(node: Node) -> Response:

@@ -10,10 +10,13 @@ import re
 from collections.abc import Callable
 
 from headwater.doors.http import headers as parse
+from headwater.doors.http.access import refusal
 from headwater.doors.http.exchange import Exchange
 from headwater.engine import buckets as engine
+from headwater.engine.listing import Page
 from headwater.errors import BadQuery, BucketExists, MethodNotAllowed, NoSuchRoute
-from headwater.model.names import check_bucket
+from headwater.model.names import check_bucket, stream_of
+from headwater.security.principals import Action, Need, Scope
 
 LIMIT_DEFAULT = LIMIT_MAX = 1000
 _LIST_QUERY = ("prefix", "after", "limit")
@@ -93,10 +96,28 @@ class Buckets:
         count, created_ms = await self._buckets.describe(name)
         exchange.json(200, {"bucket_id": name, "streams": count, "created_at_ms": created_ms})
 
+    async def _part(self, name: str, scope: Scope, after: str, limit: int) -> Page:
+        """What one scope lets be seen."""
+        start = stream_of(scope.start)
+        if not scope.exact:
+            return await self._buckets.page(name, start, after, limit)
+        # One stream is the first of those that begin with its name.
+        found = (await self._buckets.page(name, start, "", 1)).streams
+        return Page([one for one in found if one.stream_id == start and start > after], False)
+
     async def _list(self, exchange: Exchange, name: str, prefix: str, after: str, limit: int) -> None:
+        principal, everything_below = exchange.principal, f"{name}/{prefix}"
+        narrow = principal.within(Action.READ, everything_below)
+        if narrow == []:
+            raise refusal(principal, Need(Action.READ, everything_below, True))
         await self._buckets.require(name)
-        count = await self._buckets.count(name)
-        found = await self._buckets.page(name, prefix, after, limit)
+        count = None  # of those it may not read nothing is told, not even how many there are
+        if principal.may_all(Action.READ, f"{name}/"):
+            count = await self._buckets.count(name)
+        if narrow is None:
+            found = await self._buckets.page(name, prefix, after, limit)
+        else:
+            found = engine.merged([await self._part(name, scope, after, limit) for scope in narrow], limit)
         answer = {
             "bucket_id": name,
             "prefix": prefix,

@@ -17,6 +17,7 @@ import msgspec
 
 from headwater.config import Settings
 from headwater.doors.http import headers as parse
+from headwater.doors.http.access import refusal
 from headwater.doors.http.bulk_answers import Answer, Gather
 from headwater.doors.http.bulk_entries import AT_ONCE_BYTES_MAX, REQUEST_TIMES, BulkEntry, Pause, bulk_entries
 from headwater.doors.http.by_owner import ask_owner, other_owner
@@ -38,8 +39,10 @@ from headwater.errors import (
 from headwater.model import content_types, json_mode, json_slices
 from headwater.model.commands import Append, Create, Producer
 from headwater.model.names import bucket_of
+from headwater.security.principals import Action, Need
 
 FRAMES_MAX = 512
+APPENDS, CREATES = Action.APPEND, Action.APPEND | Action.CREATE
 BATCH_BYTES_MAX = 32 * 1024 * 1024
 _SIZE = Struct(">I")
 
@@ -145,6 +148,7 @@ class Batches:
                 yield None
 
     def _submit_entries(self, exchange: Exchange, packed: bool) -> Work:
+        principal = exchange.principal
         body = exchange.request.body
         entries = yield from bulk_entries(body, packed, self._records_max)
         request = _Request(Gather(len(entries), partial(exchange.json, 200), exchange.broke))
@@ -152,6 +156,9 @@ class Batches:
         for index, entry in enumerate(entries):
             try:
                 wish = self._wish(entry)
+                needed = APPENDS if wish.command.create is None else CREATES
+                if not principal.may(needed, wish.key):
+                    raise refusal(principal, Need(needed, wish.key))
                 records = wish.command.records
                 if records and (entry.records is not None or wish.command.content_type == json_mode.JSON):
                     yield from _check_json(records)

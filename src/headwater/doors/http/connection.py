@@ -11,16 +11,16 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
 
-from headwater.config import Settings
 from headwater.doors import faults
 from headwater.doors.http import large_writes
+from headwater.doors.http.client_address import HERE, peer_of
 from headwater.doors.http.exchange import Exchange, Receiver, Streamer, Upstream
-from headwater.doors.http.respond import Responder
-from headwater.doors.http.slices import Slicer
-from headwater.doors.http.wire import BODY, HEAD, IDLE, Budget, Continue, Heads, Parsed, Request, RequestParser
+from headwater.doors.http.headers import Headers
+from headwater.doors.http.shared import Server
+from headwater.doors.http.wire import BODY, HEAD, IDLE, Continue, Parsed, Request, RequestParser
 from headwater.errors import Failure, RequestTimeout
+from headwater.security.principals import Identity
 
 PIPELINE_MAX = 256
 """Unanswered requests of one connection; beyond it the socket is not read."""
@@ -36,33 +36,6 @@ WAITING_BYTES_MAX = 4 * 1024 * 1024
 EARLY_BYTES_MAX = 64 * 1024
 """What a client sends after a request for a WebSocket that is not answered yet; beyond it the socket is not read."""
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-
-
-class Server(Protocol):
-    """What the connections of one listener share."""
-
-    settings: Settings
-    responder: Responder
-    heads: Heads
-    bodies: Budget
-    slicer: Slicer
-    closing: bool
-    winding_down: bool
-    internal: bool
-    head_bytes_max: int
-    header_count_max: int
-    body_bytes_max: int
-
-    @property
-    def now_s(self) -> float: ...
-
-    def admit(self, connection: Any) -> bool:
-        """False when there are too many connections, or none are taken any more."""
-        ...
-
-    def forget(self, connection: Any) -> None: ...
-
-    def handle(self, exchange: Exchange) -> None: ...
 
 
 class Connection(asyncio.Protocol):
@@ -82,12 +55,15 @@ class Connection(asyncio.Protocol):
         "_server",
         "_transport",
         "exchanges",
+        "identity",
         "internal",
         "paused",
+        "peer",
         "receiver",
         "responder",
         "slicer",
         "streamer",
+        "through_proxy",
         "unjudged",
         "upstreams",
         "waiting",
@@ -97,6 +73,7 @@ class Connection(asyncio.Protocol):
         settings = server.settings
         self._server = server
         self.internal = server.internal
+        self.identity = Identity(server.internal or not server.access.guard.on)
         self.responder = server.responder
         self.slicer = server.slicer
         self._parser = RequestParser(
@@ -134,13 +111,24 @@ class Connection(asyncio.Protocol):
         self.unjudged: Exchange | None = None
         """A request whose body is still being read in slices: nothing after it may be judged before it."""
         self.paused = False
+        self.peer = HERE
+        """The address at the other end: the client's, a proxy's, or that of another process."""
+        self.through_proxy = False
+        """A trusted proxy is at the other end."""
 
     # ---- asyncio calls these ------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]  # uvloop's transports are not asyncio's by class
         transport.set_write_buffer_limits(high=self._server.settings.write_buffer_bytes_max)  # type: ignore[attr-defined]
-        if not self._server.admit(self):
+        server = self._server
+        self.peer = peer_of(transport.get_extra_info("peername"))
+        if server.internal:
+            self._parser.believe(server.heads)  # what others were not to say was left out where they are connected
+        elif server.proxies.trusts(self.peer):
+            self.through_proxy = True
+            self._parser.believe(server.proxy_heads)
+        if not server.admit(self):
             self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -251,6 +239,7 @@ class Connection(asyncio.Protocol):
     def stream(self, streamer: Streamer) -> None:
         """Hands the connection to an answer that is written over time."""
         self.streamer = streamer
+        self.identity.epoch = self.identity.generation = -1
         if self._ended or self._server.closing:
             self.after_others(self._stop_streamer)
 
@@ -338,7 +327,7 @@ class Connection(asyncio.Protocol):
                 self.write(_CONTINUE)
                 self._enter(self._phase)  # the client begins to send its body now
             elif isinstance(item, Failure):
-                request = Request(self._parser.method, self._parser.target, {}, "1.1")
+                request = Request(self._parser.method, self._parser.target, self._parser.headers, "1.1")
                 request.keep_alive = False
                 exchange = Exchange(self, request)
                 exchanges.append(exchange)
@@ -349,7 +338,10 @@ class Connection(asyncio.Protocol):
     def tick(self, now_s: float) -> None:
         """Enforces time limits; called by the server's sweep about twice a second."""
         if self.streamer is not None:
-            self.streamer.tick(now_s)
+            if not self._server.access.goes_on(self.identity, self.exchanges):
+                self._stop_streamer()
+            if self.streamer is not None:
+                self.streamer.tick(now_s)
             return
         if self._lingering:
             quiet = now_s >= self._deadline_s and not self._goes_on(now_s, self._discarded_bytes, LINGER_S)
@@ -379,6 +371,10 @@ class Connection(asyncio.Protocol):
             self.abort()
         elif not self.exchanges and self._phase == IDLE:
             self.close()  # one whose request is still arriving is answered first
+
+    def client_address(self, headers: Headers) -> str:
+        """Of the client of a request with these headers: its own, unless a trusted proxy says whom it speaks for."""
+        return self._server.proxies.client(self.peer, headers) if self.through_proxy else self.peer
 
     @property
     def closing(self) -> bool:

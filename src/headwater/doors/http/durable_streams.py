@@ -15,7 +15,7 @@ from headwater.doors.http import headers as parse
 from headwater.doors.http import sse
 from headwater.doors.http.exchange import Exchange
 from headwater.doors.http.live_reads import SLICE_BYTES, LongPoll, ReadPump, SseFeed
-from headwater.doors.http.origin import base_url
+from headwater.doors.http.origin import Origin
 from headwater.doors.http.respond import Responder, path_of
 from headwater.doors.http.slices import Work
 from headwater.engine.engine import Engine
@@ -23,6 +23,7 @@ from headwater.engine.loaded_stream import LoadedStream
 from headwater.engine.pending_answers import Outcome
 from headwater.engine.read_plan import Cold, Slice, plan
 from headwater.errors import BadBody, BadHeader, BadQuery, Failure, MethodNotAllowed, StreamReplaced
+from headwater.histogram import Histogram
 from headwater.model import cursor as cursors
 from headwater.model import json_mode, moments, offsets
 from headwater.model.commands import Append, Create, Delete, Fork
@@ -53,12 +54,17 @@ class DurableStreams:
     def __init__(self, engine: Engine, settings: Settings, responder: Responder, clock: Clock, rng: Rng) -> None:
         self._engine = engine
         self._settings = settings
+        self._origin = Origin(settings)
         self._responder = responder
         self._clock = clock
         self._rng = rng
         self._records_max = settings.append_records_max
         self._types: dict[bytes, str] = {}
+        self.plain_count = 0
+        """Answers to appends that were made from what is the same in all of them."""
         self.reads_count = 0
+        self.read_times = Histogram()
+        """Of catch-up reads, until their answer begins."""
         self.sse_open = 0
         self.long_polls_open = 0
 
@@ -194,6 +200,7 @@ class DurableStreams:
         if type(outcome) is Appended:
             producer = outcome.producer
             if producer is None and not outcome.closed and exchange.request.keep_alive:
+                self.plain_count += 1
                 exchange.reply(
                     b"HTTP/1.1 204 No Content\r\nStream-Next-Offset: %020d" % outcome.end
                     + self._responder.appended[outcome.durability]
@@ -264,7 +271,7 @@ class DurableStreams:
             start = 0 if outcome.forked is None else outcome.forked.at
             tail, closed = start + sum(map(len, outcome.records)), outcome.closed
             content_type = outcome.content_type
-            base = base_url(request.headers, self._settings.public_url) or ""
+            base = self._origin.base_url(request.headers) or ""
             status, answer = 201, [("Location", f"{base}{path_of(request.target)}")]
         elif type(outcome) is Unchanged:
             tail, closed = outcome.end, outcome.closed
@@ -320,8 +327,11 @@ class DurableStreams:
         elif live == "long-poll":
             self._long_poll(exchange, stream, offset, bytes_max, cursor)
         else:
+            now_s = self._clock.monotonic_s
+            begun_s = now_s()
 
             def found(part: Slice) -> None:
+                self.read_times.add(now_s() - begun_s)
                 self._catch_up(exchange, part, offset == NOW)
 
             self._engine.read(stream, offset, bytes_max, exchange.told(found), joined=True)

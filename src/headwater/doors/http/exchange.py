@@ -18,6 +18,7 @@ from headwater.doors.http.wire import Request
 from headwater.engine.pending_answers import Outcome
 from headwater.errors import Failure, MethodNotAllowed, NoSuchRoute, Overloaded
 from headwater.ports import BlobsUnavailable
+from headwater.security.principals import EVERYONE, NOBODY, Identity, Need, Principal
 
 T = TypeVar("T")
 _running: set[asyncio.Task[None]] = set()
@@ -76,6 +77,8 @@ class Line(Protocol):
     slicer: Slicer
     internal: bool
     """Another process of this node is the client."""
+    identity: Identity
+    """Whom its requests are for."""
     exchanges: deque[Exchange]
     waiting: deque[Any]
     streamer: Streamer | None
@@ -83,9 +86,12 @@ class Line(Protocol):
     unjudged: Exchange | None
     upstreams: dict[int, Any] | None
     paused: bool
+    peer: str
 
     @property
     def closing(self) -> bool: ...
+
+    def client_address(self, headers: dict[bytes, bytes]) -> str: ...
 
     def send(self, data: bytes, keep_alive: bool) -> None:
         """A whole answer."""
@@ -130,7 +136,7 @@ class Repeated:
 class Exchange:
     """A request and the place of its answer in the order of answers."""
 
-    __slots__ = ("answer", "begun", "connection", "request", "then")
+    __slots__ = ("_needs", "_principal", "answer", "begun", "connection", "request", "then")
 
     def __init__(self, connection: Line, request: Request) -> None:
         self.connection = connection
@@ -145,6 +151,48 @@ class Exchange:
     def internal(self) -> bool:
         """True when another process of this node sent the request, or sent it on."""
         return self.connection.internal
+
+    @property
+    def client_address(self) -> str:
+        """The address of the client, as text: what limits, the audit log and log lines know it by.
+
+        Through a trusted proxy it is the one that the proxy names. Of an internal request it is the other process's.
+        """
+        return self.connection.client_address(self.request.headers)
+
+    @property
+    def principal(self) -> Principal:
+        """Whom it is done for. Somebody who may do nothing, as long as that was not found out."""
+        try:
+            return self._principal
+        except AttributeError:
+            pass  # no slot is filled on the quick way, where the head was judged before
+        known = self.request.known
+        if known is not None and isinstance(known.principal, Principal):
+            return known.principal
+        return EVERYONE if self.connection.identity.unguarded else NOBODY
+
+    def set_principal(self, principal: Principal) -> None:
+        self._principal = principal
+        self._needs: tuple[Need, ...] = ()
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """What was asked for so far: an answer that goes on for long is judged by it again."""
+        try:
+            return self._needs
+        except AttributeError:
+            known = self.request.known
+            return () if known is None else known.needs
+
+    def add_needs(self, needs: tuple[Need, ...]) -> None:
+        if not self.connection.identity.unguarded:
+            self._needs = self.needs + needs
+
+    def hold_needs(self, needs: tuple[Need, ...]) -> None:
+        """From now on it is judged by these."""
+        if not self.connection.identity.unguarded:
+            self._needs = needs
 
     def only(self, method: bytes, rest: bytes = b"") -> None:
         """Refuses any other method, and a path that goes on."""
@@ -231,6 +279,8 @@ class Exchange:
     def reply(self, data: bytes) -> None:
         """The whole answer. It leaves when every answer in front of it has left."""
         connection = self.connection
+        if connection.responder.origins is not None:
+            data = connection.responder.for_origin(data, self.request.headers)
         exchanges = connection.exchanges
         if exchanges and exchanges[0] is self:
             exchanges.popleft()
@@ -243,7 +293,8 @@ class Exchange:
     def begin(self, head: bytes) -> None:
         """Writes the header block of an answer that follows part by part."""
         self.begun = True
-        self.connection.write(head)
+        responder = self.connection.responder
+        self.connection.write(head if responder.origins is None else responder.for_origin(head, self.request.headers))
 
     def empty(self, status: int, headers: list[tuple[str, str]]) -> None:
         """An answer without a body."""

@@ -29,6 +29,7 @@ from headwater.cluster.membership import Membership
 from headwater.config import Settings
 from headwater.doors.http import headers as parse
 from headwater.doors.http import sse
+from headwater.doors.http.access import demand
 from headwater.doors.http.exchange import Exchange
 from headwater.doors.http.live_reads import chunks_to
 from headwater.doors.http.member_tail import MemberTail, Refused, positions_of
@@ -39,6 +40,7 @@ from headwater.engine.listing import keys_below
 from headwater.engine.loaded_stream import LoadedStream
 from headwater.errors import BadQuery, Failure, MethodNotAllowed, NoOwner, NoSuchRoute
 from headwater.model.names import DEFAULT_BUCKET
+from headwater.security.principals import Action, Need
 
 STREAMS_MAX = 1_000
 PATH = b"/__headwater/tail"
@@ -78,6 +80,10 @@ class Tails:
         if internal:
             wanted = wanted._replace(aliased=_aliased(query))
             _demand_groups(query, groups)
+        elif wanted.keys:
+            demand(exchange, *(Need(Action.READ, key) for key in wanted.keys))
+        else:
+            demand(exchange, Need(Action.READ, wanted.start, True))
         if internal or self._members.alone:
             self._open(exchange, wanted, {}, [])
         else:

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import msgspec
 
 from headwater.doors.http import failures
-from headwater.errors import Failure, row
+from headwater.errors import Failure, Row, row
 from headwater.model import content_types
 
 REASONS = {
@@ -46,9 +46,11 @@ REASONS = {
 EXPOSED = (
     "Stream-Next-Offset, Stream-Cursor, Stream-Up-To-Date, Stream-Closed, Stream-Earliest-Offset, "
     "Stream-Snapshot-Offset, Stream-SSE-Data-Encoding, Stream-TTL, Stream-Expires-At, Stream-Durability, "
-    "Producer-Epoch, Producer-Seq, Producer-Expected-Seq, Producer-Received-Seq, ETag, Location, Retry-After, "
-    "Headwater-Request-Id"
+    "Producer-Epoch, Producer-Seq, Producer-Expected-Seq, Producer-Received-Seq, ETag, Location, Retry-After, Allow, "
+    "Date, WWW-Authenticate, Headwater-Request-Id, Headwater-Next, Headwater-Log, Headwater-Position, "
+    "Headwater-Lake-Position, Headwater-Settled-Position"
 )
+"""Of an answer's headers, those that pages of a named origin may read: whatever is sent, but what every page may."""
 ALLOWED_HEADERS = (
     "Content-Type, Authorization, If-None-Match, If-Match, Last-Event-ID, Stream-Seq, Stream-TTL, "
     "Stream-Expires-At, Stream-Closed, Stream-Durability, Stream-Forked-From, Stream-Fork-Offset, "
@@ -57,6 +59,11 @@ ALLOWED_HEADERS = (
 )
 METHODS = "GET, HEAD, PUT, POST, PATCH, DELETE, OPTIONS"
 CLOSE = b"Connection: close\r\n"
+_INERT = ("application/json", "text/plain", "application/octet-stream", "text/event-stream")
+"""Types that a browser shows or hands on, and never runs."""
+_SANDBOX = b"Content-Security-Policy: default-src 'none'; sandbox\r\n"
+"""A stream of HTML or SVG is what some client stored: opened as a page, it has no scripts and no origin."""
+ALLOWED_ORIGIN = b"Access-Control-Allow-Origin: "
 
 _PRINTABLE = bytes(range(0x20, 0x7F)).decode()
 _encode = msgspec.json.Encoder().encode
@@ -84,15 +91,31 @@ def path_of(target: bytes) -> str:
 class Responder:
     """Builds responses that share one origin setting and a Date that is renewed once a second."""
 
-    def __init__(self, cors_origin: str, keeps_nothing: bool) -> None:
+    def __init__(self, cors_origin: str, keeps_nothing: bool, credentials: bool = False, hsts_s: int = 0) -> None:
+        """`cors_origin`, `credentials`, `hsts_s`: see the settings `cors_origin`, `cors_credentials`, `tls_hsts_s`."""
         self.durability_names = ("memory",) * 4 if keeps_nothing else ("fsync", "disk", "memory", "ephemeral")
         """What an acknowledgement has reached, by durability class."""
-        exposed = "*" if cors_origin == "*" else EXPOSED
-        self._fixed = (
-            header("Access-Control-Allow-Origin", cors_origin)
-            + header("Access-Control-Expose-Headers", exposed)
-            + b"X-Content-Type-Options: nosniff\r\nCross-Origin-Resource-Policy: cross-origin\r\n"
-        )
+        everybody = cors_origin == "*"
+        origins = [origin.encode() for origin in cors_origin.split(",")]
+        self.origins = frozenset(origins[1:]) if len(origins) > 1 else None
+        """Origins that answers have to be made out to, when there is more than one. They are made out to the first."""
+        lines = [
+            ALLOWED_ORIGIN + origins[0] + b"\r\n",
+            header("Access-Control-Expose-Headers", "*" if everybody else EXPOSED),
+            b"X-Content-Type-Options: nosniff\r\n",
+            b"Cross-Origin-Resource-Policy: %b\r\n" % (b"cross-origin" if everybody else b"same-origin"),
+        ]
+        if credentials:
+            lines.append(b"Access-Control-Allow-Credentials: true\r\n")
+        if self.origins is not None:
+            lines.append(b"Vary: Origin\r\n")
+        if hsts_s:
+            lines.append(b"Strict-Transport-Security: max-age=%d\r\n" % hsts_s)
+        self._fixed = b"".join(lines)
+        self.statuses = [0] * 600
+        """Headers that were made, by status. Answers to plain appends are made elsewhere."""
+        self.failures: dict[Row, int] = {}
+        """Failures that were answered, by what the table of errors says of them."""
         self.common = b""
         """Headers every response carries, ending a header line."""
         self.appended: list[bytes] = []
@@ -105,11 +128,25 @@ class Responder:
             b"\r\nStream-Durability: %s\r\n%s\r\n" % (name.encode(), self.common) for name in self.durability_names
         ]
 
+    def for_origin(self, data: bytes, headers: dict[bytes, bytes]) -> bytes:
+        """An answer, made out to the origin that asked. One that may not see it gets it made out to another."""
+        origin = headers.get(b"origin")
+        if origin is None or self.origins is None or origin not in self.origins:
+            return data
+        at = data.find(ALLOWED_ORIGIN, 0, data.find(b"\r\n\r\n") + 2)
+        if at < 0:
+            return data
+        at += len(ALLOWED_ORIGIN)
+        return b"%b%b%b" % (data[:at], origin, data[data.find(b"\r\n", at) :])
+
     def head(self, status: int, headers: list[tuple[str, str]], length: int | None, keep_alive: bool) -> bytes:
         """A header block. `length` None leaves Content-Length out: 204, 304, or a body of unknown length."""
+        self.statuses[status] += 1
         lines = [f"HTTP/1.1 {status} ".encode(), REASONS[status], b"\r\n"]
         for name, value in headers:
             lines.append(header(name, value))
+            if name == "Content-Type" and not value.startswith(_INERT):
+                lines.append(_SANDBOX)
         if length is not None:
             lines.append(b"Content-Length: %d\r\n" % length)
         if not keep_alive:
@@ -121,11 +158,18 @@ class Responder:
     def full(self, status: int, headers: list[tuple[str, str]], body: bytes, keep_alive: bool) -> bytes:
         return self.head(status, headers, len(body), keep_alive) + body
 
+    def to_member(self, status: int, headers: list[tuple[str, str]], body: bytes, keep_alive: bool) -> bytes:
+        """As `full`, for another process of the node: counted with no client's answers."""
+        self.statuses[status] -= 1
+        return self.full(status, headers, body, keep_alive)
+
     def failure(self, failure: Failure, keep_alive: bool, head_only: bool = False, target: bytes = b"") -> bytes:
         """`target` is the request's: what the body looks like depends on its route."""
+        meaning = row(failure)
+        self.failures[meaning] = self.failures.get(meaning, 0) + 1
         body = _encode(failures.body(failure, target))
         headers = [("Content-Type", "application/json"), ("Cache-Control", "no-store"), *failures.headers(failure)]
-        head = self.head(row(failure).status, headers, len(body), keep_alive)
+        head = self.head(meaning.status, headers, len(body), keep_alive)
         return head if head_only else head + body
 
     def json(self, status: int, value: object, keep_alive: bool) -> bytes:

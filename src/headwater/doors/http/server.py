@@ -8,6 +8,8 @@ from __future__ import annotations
 import time
 
 from headwater.config import Settings
+from headwater.doors.http.access import Access
+from headwater.doors.http.client_address import Proxies
 from headwater.doors.http.connection import Connection
 from headwater.doors.http.exchange import Exchange
 from headwater.doors.http.respond import Responder
@@ -27,11 +29,19 @@ INTERNAL_BODY_BYTES_MORE = 64 * 1024 * 1024
 
 class HttpServer(Listener[Connection]):
     def __init__(
-        self, settings: Settings, routes: Routes, responder: Responder, bodies: Budget, internal: bool = False
+        self,
+        settings: Settings,
+        routes: Routes,
+        responder: Responder,
+        bodies: Budget,
+        internal: bool = False,
+        access: Access | None = None,
     ) -> None:
-        """`internal`: its clients are other processes of this node, which have admitted and limited theirs."""
+        """`internal`: its clients are other processes of this node, which have admitted and limited theirs. Without
+        `access` nobody is asked who they are."""
         super().__init__(INTERNAL_CONNECTIONS_MAX if internal else settings.connections_max)
         self.internal = internal
+        self.access = Access() if access is None else access
         self.settings = settings
         # What processes ask of each other is made from a request of a client, and may take more room than it did.
         self.head_bytes_max = settings.head_bytes_max
@@ -42,7 +52,8 @@ class HttpServer(Listener[Connection]):
             self.header_count_max += INTERNAL_HEADERS_MORE
             self.body_bytes_max = 2 * settings.body_bytes_max + INTERNAL_BODY_BYTES_MORE
         self.responder = responder
-        self.heads = Heads()
+        self.heads, self.proxy_heads = Heads(), Heads()
+        self.proxies = Proxies(settings)
         self.bodies = bodies
         self.slicer = Slicer(self.bodies)
         self._routes = routes

@@ -14,7 +14,7 @@ from headwater.config import Settings
 from headwater.doors.http import headers as parse
 from headwater.doors.http.exchange import Exchange
 from headwater.doors.http.live_reads import SLICE_BYTES, BodyPump
-from headwater.doors.http.origin import redirect
+from headwater.doors.http.origin import Origin
 from headwater.doors.http.respond import header, path_of
 from headwater.engine.engine import Engine
 from headwater.engine.loaded_stream import LoadedStream
@@ -46,6 +46,7 @@ class Snapshots:
         self._engine = engine
         self._blobs = blobs
         self._settings = settings
+        self._origin = Origin(settings)
         self._rng = rng
 
     def handle(self, exchange: Exchange, key: str, token: str | None) -> None:
@@ -117,7 +118,7 @@ class Snapshots:
         if snapshot is None:
             raise SnapshotNotFound
         path = f"{path_of(exchange.request.target).rstrip('/')}/{offsets.show(snapshot.offset)}"
-        location = redirect(path, self._settings.public_url)
+        location = self._origin.redirect(path)
         exchange.empty(307, [("Location", location), *_facts(stream, snapshot), ("Cache-Control", "no-store")])
 
     @staticmethod

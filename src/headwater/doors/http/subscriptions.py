@@ -21,8 +21,10 @@ import msgspec
 
 from headwater.config import Settings
 from headwater.doors.http import headers as parse
+from headwater.doors.http.access import demand
 from headwater.doors.http.exchange import Exchange
-from headwater.doors.http.origin import base_url
+from headwater.doors.http.named_access import SubscriptionAccess, subscription_needs
+from headwater.doors.http.origin import Origin
 from headwater.errors import (
     BadAck,
     BadHeader,
@@ -38,6 +40,7 @@ from headwater.errors import (
 from headwater.model import glob, json_mode, moments, names, offsets
 from headwater.model import subscriptions as model
 from headwater.model.subscriptions import Config, Link, Subscription
+from headwater.security import policy
 from headwater.subscriptions.manager import Bearer, Manager
 from headwater.subscriptions.telling import chosen, link_type
 
@@ -50,16 +53,37 @@ DESCRIPTION_BYTES_MAX = 4_096
 WORKER_BYTES_MAX = 256
 JWKS_MAX_AGE_S = 300
 
+RULES = {
+    "jwks.json": policy.OPEN_PAGE,
+    "subscriptions/{id}": policy.SUBSCRIPTION,
+    "subscriptions/{id}/streams": policy.SUBSCRIPTION_DO,
+    "subscriptions/{id}/streams/{path}": policy.SUBSCRIPTION_STREAM,
+    "subscriptions/{id}/claim": policy.SUBSCRIPTION_DO,
+    "subscriptions/{id}/ack": policy.WAKE,
+    "subscriptions/{id}/callback": policy.WAKE,
+    "subscriptions/{id}/release": policy.WAKE,
+}
+_KNOWN = {
+    (b"", False): policy.SUBSCRIPTION,
+    (b"streams", False): policy.SUBSCRIPTION_DO,
+    (b"streams", True): policy.SUBSCRIPTION_STREAM,
+    (b"claim", False): policy.SUBSCRIPTION_DO,
+}
+"""By what follows an id, and whether a path follows that."""
 _BEARER = re.compile(r"[Bb]earer +([A-Za-z0-9._~+/=-]{1,1024})")
 
 Answer = Coroutine[None, None, None]
 
 
 class Subscriptions:
-    def __init__(self, manager: Manager, settings: Settings) -> None:
+    def __init__(self, manager: Manager, settings: Settings, access: SubscriptionAccess) -> None:
         self._manager = manager
+        self._access = access
+        state = access.access.policy.state
+        for route, rule in RULES.items():
+            state(f"{PREFIX}{route}", rule)
         self._name_bytes_max = settings.stream_name_bytes_max
-        self._public_url = settings.public_url
+        self._origin = Origin(settings)
 
     def handle(self, exchange: Exchange, rest: bytes, query: bytes) -> None:
         """A request on `PREFIX` + `rest`. Raises Failure when it is refused at once."""
@@ -105,6 +129,34 @@ class Subscriptions:
                 self._run(exchange, name, self._release(exchange, name, bearer))
             case _:
                 raise NoSuchRoute
+
+    def judge(self, exchange: Exchange, rest: bytes, query: bytes) -> Answer | None:
+        """See `access.Judge`. The way of `handle`."""
+        access = self._access.access
+        if rest == b"jwks.json":
+            access.ruled(exchange, policy.OPEN_PAGE)
+            return None
+        section, _, tail = rest.partition(b"/")
+        raw_id, *raw_action = tail.split(b"/", 1)
+        action, _, raw_path = raw_action[0].partition(b"/") if raw_action else (b"", b"", b"")
+        method = exchange.request.method
+        if action in (b"ack", b"callback", b"release") and not raw_path and section == b"subscriptions":
+            access.ruled(exchange, policy.WAKE)
+            return None
+        rule = _KNOWN.get((action, bool(raw_path)))
+        if section != b"subscriptions" or not raw_id or rule is None:
+            raise NoSuchRoute
+        access.ruled(exchange, rule)
+        if len(exchange.request.body) > BODY_BYTES_MAX:
+            raise BodyTooLarge(BODY_BYTES_MAX)
+        if method == b"PUT" and action == b"":
+            config, streams = self._config(_body(exchange))
+            demand(exchange, *subscription_needs(config.pattern, streams, config.wake_stream))
+            return None
+        if action == b"streams" and not raw_path and method == b"POST":
+            demand(exchange, *subscription_needs(None, self._paths(_body(exchange), required=True), None))
+        looks = method in (b"GET", b"HEAD")
+        return self._access.known(exchange, _id(parse.path_text(raw_id)), "GET" if looks else action.decode("latin-1"))
 
     def _base(self, exchange: Exchange, name: str) -> None:
         method = exchange.request.method
@@ -188,7 +240,7 @@ class Subscriptions:
 
     def _base_url(self, exchange: Exchange) -> str:
         """Where the client reaches the subscriptions."""
-        found = base_url(exchange.request.headers, self._public_url)
+        found = self._origin.base_url(exchange.request.headers)
         if found is None:
             raise BadHeader("Host", "expected the host and port that this server is reached by")
         return f"{found}{parse.FLAT_PREFIX}{model.RESERVED}"

@@ -83,7 +83,7 @@ class WebSockets:
         self.bodies = bodies
         self.queue_messages_max = queue_messages_max
         self.open_count = 0
-        self._cors_origin = settings.cors_origin.encode()
+        self._cors_origins = tuple(origin.encode() for origin in settings.cors_origins)
         self._allows_origin = self._is_let_in if allows_origin is None else allows_origin
 
     def upgrade(self, exchange: Exchange, opened: Callable[[WebSocket], Handler]) -> None:
@@ -110,7 +110,7 @@ class WebSockets:
         Clients that are not browsers name none. A page of this server itself is no other origin.
         """
         origin = headers.get(b"origin")
-        if origin is None or self._cors_origin in (b"*", origin):
+        if origin is None or origin in self._cors_origins or b"*" in self._cors_origins:
             return True
         return origin.partition(b"://")[2] == headers.get(b"host", b"")
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import re
 from io import BytesIO
+from typing import Any
 
 import httptools
 
 from headwater.doors.http.chunked import ChunkedBody
+from headwater.doors.http.request_kinds import is_encoded, is_snapshot, is_websocket
 from headwater.doors.http.respond import METHODS
 from headwater.errors import (
     BadRequest,
@@ -49,12 +51,17 @@ class Request:
 class KnownHead:
     """A head that was parsed before, and what a handler wants to remember about every request that begins with it."""
 
-    __slots__ = ("body_size", "memo", "request")
+    __slots__ = ("body_size", "epoch", "memo", "needs", "principal", "request")
 
     def __init__(self, request: Request, body_size: int) -> None:
         self.request = request
         self.body_size = body_size
         self.memo: object = None
+        self.epoch = 0
+        """Up to which epoch of the guard its credential was judged, and allowed what it asks for. 0: no one asks."""
+        self.principal: object = None
+        self.needs: tuple[Any, ...] = ()
+        """Who it was, and what it asked for."""
 
 
 class Continue:
@@ -66,10 +73,12 @@ Parsed = Request | Continue
 IDLE, HEAD, BODY = 0, 1, 2
 _ONCE = (
     *(b"producer-", b"stream-", b"content-type", b"content-encoding", b"transfer-encoding", b"host", b"if-match"),
-    *(b"sec-websocket-key", b"sec-websocket-version"),
+    *(b"sec-websocket-key", b"sec-websocket-version", b"authorization"),
 )
 """Headers whose repetition would leave it open which one is meant."""
-_LISTS = (b"connection", b"upgrade")
+FORWARDING = frozenset((b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto"))
+"""What proxies say of a request. Only trusted ones are believed: of all other connections these are left out."""
+_LISTS = (b"connection", b"upgrade", *FORWARDING)
 """Headers of which each line is one part of a list (RFC 9110, 5.3)."""
 _HEAD_END = b"\r\n\r\n"
 _NO_CHUNKS = b"0\r\n\r\n"
@@ -121,6 +130,7 @@ class RequestParser:
     """Feed it bytes; it returns what became complete. After it raised a Failure it takes no more."""
 
     __slots__ = (
+        "_believes",
         "_body",
         "_body_max",
         "_budget",
@@ -160,6 +170,8 @@ class RequestParser:
         budget: Budget | None = None,
     ) -> None:
         self._heads = Heads() if heads is None else heads
+        self._believes = False
+        """Forwarding headers are kept."""
         self._budget = Budget(1 << 62) if budget is None else budget
         self._head_max = head_bytes_max
         self._headers_max = header_count_max
@@ -197,6 +209,11 @@ class RequestParser:
         """How much of the body that is arriving has come."""
         self.rest: bytearray | None = None
         """What came after a request for a WebSocket. It is the last request of its connection, whatever the answer."""
+
+    def believe(self, heads: Heads) -> None:
+        """The client is a trusted proxy. Its heads are remembered apart: of others they would mean something else."""
+        self._believes = True
+        self._heads = heads
 
     def feed(self, data: bytes) -> list[Parsed]:
         """What these bytes completed, in order. Raises a Failure that stands alone.
@@ -236,6 +253,11 @@ class RequestParser:
     def method(self) -> bytes:
         """That of the request whose body has not come yet, or could not be taken."""
         return b"" if self._request is None else self._request.method
+
+    @property
+    def headers(self) -> dict[bytes, bytes]:
+        """Of the same request, once they are complete."""
+        return {} if self._request is None else self._request.headers
 
     @property
     def target(self) -> bytes:
@@ -319,11 +341,13 @@ class RequestParser:
         headers = self._headers
         if name in headers and name.startswith(_ONCE):
             self._fail(BadRequest(f"the header {name.decode('latin-1')} is given more than once"))
-        value = value.rstrip()  # llhttp leaves the blanks behind a value in it
-        headers[name] = headers[name] + b", " + value if name in _LISTS and name in headers else value
         self._header_count += 1
         if self._header_count > self._headers_max:
             self._fail(TooManyHeaders(self._headers_max))
+        if name in FORWARDING and not self._believes:
+            return
+        value = value.rstrip()  # llhttp leaves the blanks behind a value in it
+        headers[name] = headers[name] + b", " + value if name in _LISTS and name in headers else value
 
     def on_headers_complete(self) -> None:
         parser = self._parser
@@ -359,7 +383,7 @@ class RequestParser:
             self._host = host
         # Snapshots have a limit of their own, and it has to be known before the body arrives.
         limit, setting = self._body_max, "body_bytes_max"
-        if method == b"PUT" and _is_snapshot(request.target):
+        if method == b"PUT" and is_snapshot(request.target):
             limit, setting = self._snapshot_max, "snapshot_bytes_max"
         length = headers.get(b"content-length")
         # llhttp has seen that it is a number, but any count of zeros may stand in front of it.
@@ -373,7 +397,7 @@ class RequestParser:
             if coding.lower() != b"chunked":
                 raise TransferCodingUnknown
             self._chunks = ChunkedBody(limit, setting, self._head_max, self._headers_max)
-        if b"content-encoding" in headers and method in (b"PUT", b"POST", b"PATCH") and _is_encoded(headers):
+        if b"content-encoding" in headers and method in (b"PUT", b"POST", b"PATCH") and is_encoded(headers):
             raise EncodedBody
         if b"expect" in headers:
             if headers[b"expect"].lower() != b"100-continue":
@@ -438,7 +462,7 @@ class RequestParser:
         self._target = b""
         self._chunks = None
         self.state = IDLE
-        if b"upgrade" in request.headers and _is_websocket(request):
+        if b"upgrade" in request.headers and is_websocket(request.method, request.target, request.headers):
             # What follows may be frames already: it is kept until the request has had its turn.
             request.keep_alive = False
             self.rest = bytearray()
@@ -463,22 +487,3 @@ def _resolve_target(request: Request) -> None:
         request.headers[b"host"] = found[1]
     elif target != b"*" or request.method != b"OPTIONS":
         raise BadRequest("the target is neither a path nor an http URL")
-
-
-def _is_encoded(headers: dict[bytes, bytes]) -> bool:
-    codings = headers[b"content-encoding"].lower().split(b",")
-    return any(coding.strip() not in (b"", b"identity") for coding in codings)
-
-
-def _is_snapshot(target: bytes) -> bool:
-    """Below /v1/stream/ anything is a stream's name; elsewhere /{bucket}/{stream}/snapshot/{offset} is what it says."""
-    path = target.partition(b"?")[0]
-    return b"/snapshot/" in path and not path.startswith(b"/v1/")
-
-
-def _is_websocket(request: Request) -> bool:
-    """A request for a WebSocket where there are some: /v0/ws and /v0/topics/{topic}/ws."""
-    if request.method != b"GET" or b"websocket" not in request.headers[b"upgrade"].lower():
-        return False
-    path = request.target.partition(b"?")[0]
-    return path.startswith(b"/v0/") and path.endswith(b"/ws")

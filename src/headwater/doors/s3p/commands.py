@@ -3,6 +3,9 @@ Never holds bytes of framing: a command that exists has been checked against the
 
 import msgspec
 
+TOKEN_BYTES_MAX = 16 * 1024
+"""Of what AUTH brings."""
+
 
 class Limits(msgspec.Struct, frozen=True):
     """Section 11 of the spec, apart from what concerns connections.
@@ -17,6 +20,8 @@ class Limits(msgspec.Struct, frozen=True):
     records_max: int
     record_bytes_max: int
     append_bytes_max: int
+    auth: bool = False
+    """Clients may say who they are (AUTH)."""
 
     def __post_init__(self) -> None:
         sizes = (self.name_bytes_max, self.records_max, self.record_bytes_max, self.append_bytes_max)
@@ -59,6 +64,16 @@ class Trim(msgspec.Struct, frozen=True, gc=False):
 
 class Delete(msgspec.Struct, frozen=True, gc=False):
     name: bytes
+
+
+class Auth(msgspec.Struct, frozen=True, gc=False):
+    """Of this server, where authentication is on: no client of the plain specification sends it."""
+
+    token: bytes
+    name: bytes = b"AUTH"
+
+    def __repr__(self) -> str:
+        return "Auth(...)"
 
 
 Command = Create | Append | Read | Trim | Delete

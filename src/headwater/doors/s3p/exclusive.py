@@ -33,6 +33,10 @@ class Alone:
         self._command = command
         self._key = key
 
+    @property
+    def command(self) -> Read | Trim | Create:
+        return self._command
+
     def begin(self) -> None:
         raise NotImplementedError
 

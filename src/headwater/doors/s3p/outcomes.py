@@ -65,6 +65,8 @@ def failed(name: bytes, failure: Failure) -> bytes:
         message = f"member {failure.member} went away before it replied; a write may or may not have taken effect"
     elif isinstance(failure, errors.ContentTypeMismatch):
         message = f"{stream} holds {failure.expected}, and a record is not JSON"
+    elif isinstance(failure, errors.NotAuthenticated):
+        message = f"this needs {failure.needed}; send AUTH with a key or a token first"
     else:
         message = failure.message()
     return replies.error(code, message)

@@ -27,6 +27,9 @@ class Code(StrEnum):
     #   INTERNAL: a fault of this server; its log has the trace under the id in the message.
     CONFLICT = "ERR_CONFLICT"
     INTERNAL = "ERR_INTERNAL"
+    # Two more where authentication is on: no credential that holds, and one that does not allow this.
+    UNAUTHENTICATED = "ERR_UNAUTHENTICATED"
+    FORBIDDEN = "ERR_FORBIDDEN"
 
     @property
     def closes_connection(self) -> bool:
@@ -43,6 +46,8 @@ _CLOSES_CONNECTION: Final = {
     Code.UNAVAILABLE: False,
     Code.CONFLICT: False,
     Code.INTERNAL: False,
+    Code.UNAUTHENTICATED: False,
+    Code.FORBIDDEN: False,
 }
 
 

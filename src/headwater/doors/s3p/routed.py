@@ -13,13 +13,13 @@ import asyncio
 
 from headwater.cluster.membership import Membership
 from headwater.doors.s3p import outcomes
-from headwater.doors.s3p.commands import Append, Command, Create, Placed, Read
+from headwater.doors.s3p.commands import Append, Auth, Command, Create, Placed, Read
 from headwater.doors.s3p.connection import ALONE, Connection, Pending
 from headwater.doors.s3p.exclusive import Alone
 from headwater.doors.s3p.forwarding import Upstream
 from headwater.doors.s3p.replies import Failure as Refusal
 from headwater.doors.s3p.shared import Line, Server
-from headwater.doors.s3p.wire import Parser
+from headwater.doors.s3p.wire import Parser, Taken
 from headwater.engine.placements import Placement
 from headwater.errors import Failure, MemberUnavailable, NotServedHere, OutcomeUnknown
 
@@ -179,8 +179,8 @@ class RoutedConnection(Connection):
         else:
             self._forward(command, *route)
 
-    def _start(self, command: Command | Placed | Refusal) -> bool:
-        if isinstance(command, Create | Placed | Refusal):
+    def _start(self, command: Taken) -> bool:
+        if isinstance(command, Auth | Create | Placed | Refusal):
             return super()._start(command)
         try:
             route = self._elsewhere(command.name)
@@ -249,6 +249,7 @@ class MemberConnection(RoutedConnection):
     def __init__(self, server: Server, members: Membership) -> None:
         super().__init__(server, members)
         self._parser = Parser(server.limits, from_member=True)
+        self.caller = None
 
     def _append(self, command: Append, more_max: int = 0) -> int:
         if not self._is_home(command.name):
@@ -256,7 +257,7 @@ class MemberConnection(RoutedConnection):
             return 0
         return super()._append(command, more_max)
 
-    def _start(self, command: Command | Placed | Refusal) -> bool:
+    def _start(self, command: Taken) -> bool:
         if isinstance(command, Placed):
             return self._start_placed(command)
         if not isinstance(command, Refusal) and not self._is_home(command.name):

@@ -17,13 +17,15 @@ from headwater.doors.s3p.connection import Connection
 from headwater.doors.s3p.routed import MemberConnection, RoutedConnection
 from headwater.engine.engine import Engine
 from headwater.engine.fork_placement import ForkPlacement
+from headwater.security.guard import Guard
 
 _KEYS_MAX = 65_536
 _KEPT_NAME_BYTES_MAX = 128
 
 
 class S3pServer(Listener[Connection]):
-    """`members` are the processes that serve groups, None when this is the only one. `placing`: None with one group."""
+    """`members` are the processes that serve groups, None when this is the only one. `placing`: None with one group.
+    Without `guard` nobody is asked who they are."""
 
     def __init__(
         self,
@@ -31,7 +33,9 @@ class S3pServer(Listener[Connection]):
         engine: Engine,
         members: Membership | None = None,
         placing: ForkPlacement | None = None,
+        guard: Guard | None = None,
     ) -> None:
+        self.guard = Guard(engine.clock) if guard is None else guard
         super().__init__(settings.s3p_connections_max)
         self._members = members
         self.placing = placing
@@ -49,6 +53,7 @@ class S3pServer(Listener[Connection]):
             records_max=settings.s3p_records_max,
             record_bytes_max=settings.s3p_record_bytes_max,
             append_bytes_max=settings.s3p_append_bytes_max,
+            auth=self.guard.on,
         )
         self.blocked_count = 0
         """READs that wait for records."""

@@ -15,6 +15,7 @@ from headwater.engine.engine import Engine
 from headwater.engine.fork_placement import ForkPlacement
 from headwater.engine.pending_answers import Waiter
 from headwater.model import commands as model
+from headwater.security.guard import Guard
 
 
 class Server(Protocol):
@@ -23,6 +24,7 @@ class Server(Protocol):
     settings: Settings
     engine: Engine
     limits: Limits
+    guard: Guard
     keys: dict[bytes, str]
     submit: Callable[[str, model.Command, Waiter], None]
     placing: ForkPlacement | None

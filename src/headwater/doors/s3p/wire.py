@@ -8,7 +8,8 @@ from typing import Final, NoReturn, TypeVar, assert_never
 
 import msgspec
 
-from headwater.doors.s3p.commands import Append, Command, Create, Delete, Limits, Placed, Read, Trim
+from headwater.doors.s3p import commands
+from headwater.doors.s3p.commands import Append, Auth, Command, Create, Delete, Limits, Placed, Read, Trim
 from headwater.doors.s3p.replies import Code, Failure, printable
 
 _CRLF: Final = b"\r\n"
@@ -96,6 +97,7 @@ def _refuse(message: str, code: Code = Code.BAD_FORMAT) -> NoReturn:
 _T = TypeVar("_T")
 # A reading that may run out of input: it yields how many bytes, from the position reached, it needs to go on.
 _Reading = Generator[int, None, _T]
+Taken = Command | Auth | Placed | Failure
 
 
 class Parser:
@@ -130,7 +132,7 @@ class Parser:
         # The input at hand, the position reached in it and what it has completed: only during a feed.
         self._buf = b""
         self._pos = 0
-        self._out: list[Command | Placed | Failure] = []
+        self._out: list[Taken] = []
         # The unfinished token. A bytearray: it grows in amortised time, and two dripped bytes cost two bytes.
         self._pending = bytearray()
         self._need_bytes = 0  # with fewer pending bytes than this another look cannot help
@@ -146,7 +148,7 @@ class Parser:
         """Client bytes held for a command that is not complete yet."""
         return len(self._pending) + self._held_bytes
 
-    def feed(self, data: bytes) -> list[Command | Placed | Failure]:
+    def feed(self, data: bytes) -> list[Taken]:
         """Everything that `data` completes. No bytes make it raise; after a Failure or `close` always []."""
         if self._reading is None:
             return []
@@ -156,7 +158,7 @@ class Parser:
                 return []
             data = bytes(self._pending)
             self._pending = bytearray()
-        out: list[Command | Placed | Failure] = []
+        out: list[Taken] = []
         self._buf, self._pos, self._out = data, 0, out
         if self._between:
             self._skim_alike()
@@ -198,7 +200,9 @@ class Parser:
                 self._out.append(Append(name, records, None))
             elif self._pos < len(self._buf):
                 command = yield from self._command()
-                self._out.append(command if self._placement is None else self._placed(command))
+                self._out.append(
+                    command if isinstance(command, Auth) or self._placement is None else self._placed(command)
+                )
 
     # ---- the quick way: it takes only what is certainly right, and leaves every doubt to the strict way --
 
@@ -325,10 +329,12 @@ class Parser:
 
     # ---- the strict way: the schema from top to bottom; arrays nest two deep because the code does -------
 
-    def _command(self) -> _Reading[Command]:
+    def _command(self) -> _Reading[Command | Auth]:
         elements = yield from self._array("command")
         if elements == 0:
             _refuse("malformed command: empty array")
+        if elements == 2 and self._limits.auth:
+            return (yield from self._auth())
         if elements not in (3, 4):
             _refuse(f"malformed command: no command has {elements} elements")
         spelled = yield from self._bulk(
@@ -378,6 +384,12 @@ class Parser:
                 return Delete(name)
             case _:
                 assert_never(schema.verb)
+
+    def _auth(self) -> _Reading[Auth]:
+        spelled = yield from self._bulk("command name", _COMMAND_BYTES_MAX, Code.BAD_FORMAT, "unknown command")
+        if spelled.upper() != b"AUTH":
+            _refuse(f"malformed command: {printable(spelled)} has more elements than 2")
+        return Auth((yield from self._bulk("token", commands.TOKEN_BYTES_MAX, Code.LIMITS, "the token is too long")))
 
     def _placed(self, command: Command) -> Placed:
         parts = _PLACEMENT.fullmatch(self._placement or b"")

@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 from tests.support.http import Connection, Headers, Response, encode_request
 from tests.support.node import Node
+from tests.support.waiting import Deadline
 
 TEXT = {"Content-Type": "text/plain"}
 JSON = {"Content-Type": "application/json"}
@@ -22,7 +23,7 @@ BUCKETED = "/ds"
 PLAIN = ""
 SURFACES = (BUCKETED, PLAIN)
 """What stands before `/{bucket}` on the two bucketed surfaces."""
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 _numbers = itertools.count(1)
 
@@ -149,10 +150,10 @@ def await_checkpoint(node: Node) -> None:
     # The next one may have begun before this call; the one after it has not. An idle node takes none, so nudge it.
     marker = fresh_name("marker")
     wanted = metric(node, "checkpoints") + 2
-    deadline_s = time.monotonic() + WAIT_S
+    deadline = Deadline(WAIT_S)
     turn = 0
     while metric(node, "checkpoints") < wanted:
-        assert time.monotonic() < deadline_s, node.output()
+        deadline.check(node.output)
         assert node.request("PUT", f"/v1/stream/{marker}-{turn}", TEXT).status == 201
         assert node.request("DELETE", f"/v1/stream/{marker}-{turn}").status == 204
         turn += 1

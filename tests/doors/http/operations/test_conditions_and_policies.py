@@ -4,7 +4,6 @@ What a policy lets go must be announced: 410 with the earliest offset, on every 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +15,7 @@ from tests.doors.http.extensions.surface import BYTES, JSON, TEXT, WAIT_S, Strea
 from tests.doors.http.operations.conftest import New
 from tests.support.http import EventStream
 from tests.support.node import Node
+from tests.support.waiting import until
 
 
 def etag_of(stream: Stream) -> str:
@@ -192,10 +192,7 @@ def test_written_data_survives_a_killed_process_and_creations_always_do__durabil
 
 
 def eventually(check: Callable[[], bool], why: Callable[[], object]) -> None:
-    deadline_s = time.monotonic() + WAIT_S
-    while not check():
-        assert time.monotonic() < deadline_s, why()
-        time.sleep(0.02)
+    until(check, why, WAIT_S)
 
 
 def await_earliest(stream: Stream, offset: str) -> None:

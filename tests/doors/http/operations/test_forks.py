@@ -3,7 +3,6 @@ Every story is told twice, by a node that keeps running and by one that is kille
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -26,6 +25,7 @@ from tests.doors.http.extensions.surface import (
 )
 from tests.support.http import EventStream
 from tests.support.node import Node
+from tests.support.waiting import until
 
 FLAGS = ("--checkpoint-interval-ms", "50", "--long-poll-timeout-ms", "150")
 
@@ -112,10 +112,7 @@ def pause(request: pytest.FixtureRequest, shared: Node) -> Pause:
 
 def eventually(check: Callable[[], bool], why: Callable[[], object]) -> None:
     """Clean-up after the last fork may be asynchronous."""
-    deadline_s = time.monotonic() + WAIT_S
-    while not check():
-        assert time.monotonic() < deadline_s, why()
-        time.sleep(0.02)
+    until(check, why, WAIT_S)
 
 
 # --- the shared past ----------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ lives, and a client sees one node, whichever process it asked."""
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from tests.engine import Inbox
 from tests.support.http import EventStream, encode_request
 from tests.support.node import Node
 from tests.support.two_members import GROUPS, TwoMembers, two_members
+from tests.support.waiting import until
 
 APPEND, SNAPSHOTS, TAIL = "/__headwater/append", "/__headwater/snapshots", "/__headwater/tail"
 TEXTS = {"content_type": "text/plain", "create": True}
@@ -254,7 +254,7 @@ def test_a_creation_waits_until_it_is_decided_where_its_name_is_placed__append(b
     with both.connect(1) as connection:
         body = json.dumps([*entries_of([name], "1"), {"stream": name, "content_type": "text/plain", "text": ["2"]}])
         connection.send(encode_request("POST", APPEND, {}, body.encode()))
-        wait_until(lambda: both.run(lambda: locks._held[name][1]) == 2)
+        until(lambda: both.run(lambda: locks._held[name][1]) == 2)
         place(both, name, 1)
         both.run(deciding.__aexit__(None, None, None))
         answers = connection.read_response("POST").json()
@@ -354,7 +354,7 @@ def test_named_streams_have_to_exist_wherever_they_live__tail(both: TwoMembers, 
         assert sorted(data_of(event) for event in [next(events) for _ in range(5)][1:]) == [
             (name, "x") for name in sorted(names)
         ]
-    wait_until(lambda: [one.tails.open_count for one in both.members] == [0, 0])
+    until(lambda: [one.tails.open_count for one in both.members] == [0, 0])
 
 
 @pytest.mark.parametrize("token", ["0:1", "0:1,1:1,2:1", "0:1,1:1,2:1,4:1", "0:1,0:1,1:1,2:1,3:1", "0:1,1:1,2:1,3:x"])
@@ -388,13 +388,6 @@ def test_a_member_that_goes_away_ends_the_connection_cleanly_and_a_resume_goes_o
     assert sorted(map(data_of, rest)) == sorted((name, "after") for name in names)
 
 
-def wait_until(holds: Any) -> None:
-    deadline_s = time.monotonic() + WAIT_S
-    while not holds():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
-
-
 def test_a_client_that_does_not_read_holds_little_and_gets_everything_later__tail(both: TwoMembers) -> None:
     name = both.names(1, 1)[0]
     bulk(both, 1, entries_of([name], "begin"))
@@ -412,7 +405,7 @@ def test_a_client_that_does_not_read_holds_little_and_gets_everything_later__tai
         def is_paused() -> bool:
             return any(one.paused for one in both.members[1].internal.connections)
 
-        wait_until(lambda: both.run(is_paused))
+        until(lambda: both.run(is_paused))
         assert max(both.run(held)) < 4 * size
         found = [data_of(next(events))[1][:6] for _ in range(count)]
     assert found == [f"{n:06}" for n in range(count)]

@@ -32,6 +32,7 @@ from tests.doors.http.extensions.surface import (
 )
 from tests.support.http import BadResponse, ConnectionEnded
 from tests.support.node import Node
+from tests.support.waiting import until
 
 OFTEN = ("--checkpoint-interval-ms", "50")
 NEVER = ("--checkpoint-interval-ms", "3600000")
@@ -39,10 +40,7 @@ KILLS = int(os.environ.get("HEADWATER_CRASH_KILLS", "6"))
 
 
 def eventually(check: Callable[[], bool], why: Callable[[], object]) -> None:
-    deadline_s = time.monotonic() + WAIT_S
-    while not check():
-        assert time.monotonic() < deadline_s, why()
-        time.sleep(0.02)
+    until(check, why, WAIT_S)
 
 
 def view(node: Node, bucket: str) -> dict[str, Any]:

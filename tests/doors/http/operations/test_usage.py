@@ -16,12 +16,12 @@ from tests.support.http import EventStream
 from tests.support.node import Node
 
 TEXT = {"Content-Type": "text/plain"}
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    flags = ("--checkpoint-interval-ms", "50", "--sse-lifetime-ms", "400", "--sse-keepalive-ms", "300")
+    flags = ("--checkpoint-interval-ms", "50", "--sse-lifetime-ms", "2000", "--sse-keepalive-ms", "300")
     with s3p_node(tmp_path_factory.mktemp("node"), flags=flags) as running:
         yield running
         assert "Traceback" not in running.stderr(), running.output()

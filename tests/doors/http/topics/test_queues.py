@@ -3,6 +3,7 @@ Times are tested on a simulated clock (`tests/topics`); here nothing depends on 
 
 from __future__ import annotations
 
+import json
 import threading
 from typing import Any
 
@@ -175,6 +176,24 @@ def test_jobs_that_only_the_lake_holds_are_claimed_and_acked(new: New, node: Nod
     assert [(job["seq"], job["data"]) for job in peeked] == [(21, "later")]
 
 
+def test_a_backlog_in_the_lake_is_handed_out_in_order_and_each_job_once(new: New, node: Node) -> None:
+    topic = new(queue={})
+    count = 5_000  # several times as many as are read at once
+    topic.post([{"data": number} for number in range(count)])
+    assert node.request("POST", "/__headwater/flush").status == 200
+    assert ack(topic, *claim(topic, max=3))["acked"] == [1, 2, 3]
+    back, *others = claim(topic, max=700)
+    assert post(topic, "nack", {"nacks": [held(back)]})["released"] == [4]
+    assert ack(topic, *others)["failed"] == []
+    rest: list[dict[str, Any]] = []
+    while jobs := claim(topic, max=999):
+        rest += jobs
+        ack(topic, *jobs[::2])
+    assert [job["data"] for job in rest] == [3, *range(703, count)]
+    ack(topic, *rest)
+    assert topic.data() == [] and counts(topic) == (0, 0, 0, 0)
+
+
 def test_a_lease_from_before_the_flush_is_acked_after_it(new: New, node: Node) -> None:
     topic = new(queue={})
     topic.write(*range(6))
@@ -184,6 +203,25 @@ def test_a_lease_from_before_the_flush_is_acked_after_it(new: New, node: Node) -
     assert post(topic, "nack", {"nacks": [held(jobs[5])]})["released"] == [6]
     assert topic.data() == [0, 4, 5]
     assert [job["data"] for job in claim(topic)] == [5]
+
+
+def test_jobs_that_settled_under_their_leases_are_deleted_alone_whatever_is_deleted_beside_them(
+    new: New, node: Node
+) -> None:
+    """The record after a job, and the one before it, may be gone when it is acked: neither says where the job lies."""
+    topic = new(queue={})
+    data = ["x" * size for size in range(1, 13)]
+    topic.post([{"data": one} for one in data])
+    jobs = claim(topic, max=12)
+    assert node.request("POST", "/__headwater/flush").status == 200
+    for seq in (9, 8, 3, 5, 4, 7, 12, 11):  # each in a request of its own
+        assert ack(topic, jobs[seq - 1])["acked"] == [seq]
+    left = [data[seq - 1] for seq in (1, 2, 6, 10)]
+    assert topic.data() == left
+    read = node.request("GET", f"/v1/stream/{topic.name}?offset=-1")
+    assert read.status == 200 and json.loads(read.body) == left
+    assert ack(topic, *(jobs[seq - 1] for seq in (6, 1, 10, 2)))["failed"] == []
+    assert topic.data() == [] and counts(topic) == (0, 0, 0, 0)
 
 
 def test_the_key_of_a_job_in_the_lake_is_taken(new: New, node: Node) -> None:

@@ -14,6 +14,7 @@ from tests.doors.http.topics.conftest import New
 from tests.doors.http.topics.surface import Topic, body_of, refused, told
 from tests.support.http import Response
 from tests.support.node import Node
+from tests.support.waiting import until
 
 WITHIN_S = 60.0
 DEFAULTS = {
@@ -54,10 +55,7 @@ def routers(node: Node) -> Iterator[Calls]:
 
 
 def until_data(topic: Topic, *data: Any) -> None:
-    deadline_s = time.monotonic() + WITHIN_S
-    while topic.request("GET").status != 200 or len(topic.data()) < len(data):
-        assert time.monotonic() < deadline_s, "the copies did not come"
-        time.sleep(0.005)
+    until(lambda: topic.request("GET").status == 200 and len(topic.data()) >= len(data), "the copies come", WITHIN_S)
     assert topic.data() == list(data)
 
 

@@ -19,6 +19,7 @@ from headwater.engine.engine import Engine
 from headwater.engine.group import Group
 from headwater.engine.owned_group import OwnedGroup
 from headwater.errors import LogUnavailable, MethodNotAllowed, NoSuchNode, NoSuchRoute, Overloaded
+from headwater.security import policy
 
 REDACTED = "[redacted]"
 _CREDENTIALS = re.compile(r"((?<=://)|(?<=,))[^/@,]*(?=@)")
@@ -33,9 +34,9 @@ class Administration:
         """Where this node is reached: the name it has as an owner."""
 
     def register(self, groups: GroupCalls) -> None:
-        groups.call("snapshot", self.snapshot)
-        groups.call("purge", self.purge)
-        groups.call("owner", self.owner)
+        groups.call("snapshot", self.snapshot, policy.ADMIN_DO)
+        groups.call("purge", self.purge, policy.ADMIN_DO)
+        groups.call("owner", self.owner, policy.ADMIN_ALL)
 
     def config(self, exchange: Exchange, rest: bytes, query: bytes) -> None:
         """`GET /__headwater/config`: every setting in force, sizes in bytes."""

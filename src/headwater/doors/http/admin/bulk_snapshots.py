@@ -17,6 +17,7 @@ import msgspec
 from headwater.config import Settings
 from headwater.doors.http import failures
 from headwater.doors.http import headers as parse
+from headwater.doors.http.access import refusal
 from headwater.doors.http.bulk_answers import Answer
 from headwater.doors.http.by_owner import ask_owner, other_owner
 from headwater.doors.http.exchange import Exchange
@@ -33,6 +34,7 @@ from headwater.model.commands import PublishSnapshot
 from headwater.model.forks import ColdOffset
 from headwater.model.stream import decide_snapshot
 from headwater.ports import Blobs, BlobsUnavailable, Rng
+from headwater.security.principals import Action, Need, Principal
 
 ENTRIES_MAX = 1_000
 BYTES_MAX = 32 * 1024 * 1024
@@ -107,15 +109,29 @@ class BulkSnapshots:
             raise BadBody(f"expected 1 to {ENTRIES_MAX} snapshots")
         if self._requests_count >= REQUESTS_MAX:
             raise Overloaded("too many requests publish snapshots at once")
-        exchange.run(self._reply(exchange, [_Sent(entry) for entry in entries]))
+        exchange.run(self._reply(exchange, entries))
 
-    async def _reply(self, exchange: Exchange, entries: list[_Sent]) -> None:
+    async def _reply(self, exchange: Exchange, entries: list[Entry]) -> None:
+        refused = {} if exchange.principal.everything else self._refused(exchange.principal, entries)
         self._requests_count += 1
         try:
-            answers = await self._publish(entries)
+            answers = await self._publish([_Sent(one) for at, one in enumerate(entries) if at not in refused])
         finally:
             self._requests_count -= 1
-        exchange.json(200, answers)
+        following = iter(answers)
+        exchange.json(200, [refused[at] if at in refused else next(following) for at in range(len(entries))])
+
+    def _refused(self, principal: Principal, entries: list[Entry]) -> dict[int, Answer]:
+        """The answers to those that whoever asks may not publish, by their places."""
+        found: dict[int, Answer] = {}
+        for at, entry in enumerate(entries):
+            try:
+                key = self._key(entry)
+                if not principal.may(Action.APPEND, key):
+                    raise refusal(principal, Need(Action.APPEND, key))
+            except Failure as failure:
+                found[at] = failures.entry(failure)
+        return found
 
     async def _answer_entries(self, entries: list[Any]) -> list[Answer]:
         """Publishes what another process was sent, for streams of groups of this one."""

@@ -33,6 +33,7 @@ from headwater.errors import (
 )
 from headwater.lake.store import StoreError
 from headwater.log.medium import MediumError
+from headwater.security import policy
 
 PREFIX = "/__headwater/cluster"
 
@@ -82,8 +83,8 @@ class ClusterCalls:
         questions.register("cluster_snapshot", self._answer_snapshot)
 
     def register(self, groups: GroupCalls) -> None:
-        groups.call("ownership", self._of_group)
-        groups.call("owner", self._owner)  # instead of what a node by itself answers
+        groups.call("ownership", self._of_group, policy.ADMIN_ALL)
+        groups.call("owner", self._owner, policy.ADMIN_ALL)  # instead of what a node by itself answers
 
     def handle(self, exchange: Exchange, rest: bytes, query: bytes) -> None:
         if rest in (b"", b"/"):

@@ -38,6 +38,7 @@ from headwater.errors import BadBody, BadName, MethodNotAllowed, OffsetGone, Ove
 from headwater.lake.feed import COLUMNS, END
 from headwater.model import json_mode
 from headwater.model.choices import BadChoice, Choice, Chosen
+from headwater.security import policy
 
 FEED_BYTES_DEFAULT = 16 * 1024 * 1024
 FEED_BYTES_MAX = 64 * 1024 * 1024
@@ -98,7 +99,7 @@ class FeedCalls:
         self._blocks = FeedBlocks()
 
     def register(self, groups: GroupCalls) -> None:
-        groups.call("feed", self._feed)
+        groups.call("feed", self._feed, policy.READ_OR_ASK_ALL)
 
     def _feed(self, exchange: Exchange, owned: OwnedGroup, rest: bytes, query: bytes) -> None:
         method = exchange.request.method

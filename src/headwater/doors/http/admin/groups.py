@@ -20,11 +20,14 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from headwater.doors.http.access import Access
 from headwater.doors.http.exchange import Exchange
 from headwater.engine.engine import Engine
 from headwater.engine.group import Group
 from headwater.engine.owned_group import OwnedGroup
 from headwater.errors import BadHeader, MemberUnavailable, NoSuchGroup, NoSuchRoute
+from headwater.security import policy
+from headwater.security.policy import Rule
 
 PREFIX = "/__headwater/groups"
 GroupCall = Callable[[Exchange, OwnedGroup, bytes, bytes], None]
@@ -38,16 +41,20 @@ _EXPECTED_FORM = "LOG/INCARNATION/POSITION"
 
 
 class GroupCalls:
-    def __init__(self, engine: Engine, again: Callable[[Exchange], None]) -> None:
+    def __init__(self, engine: Engine, again: Callable[[Exchange], None], access: Access | None = None) -> None:
         """`again` handles a request once more, from the beginning."""
+        self.access = Access() if access is None else access
+        self._rules: dict[bytes, Rule] = {}
+        self.access.policy.state(PREFIX, policy.READ_ALL)
         self._engine = engine
         self._again = again
         engine.questions.register("group_states", self._answer_states)
         engine.questions.register("check_log", self._answer_check)
         self._calls: dict[bytes, GroupCall] = {}
 
-    def call(self, name: str, call: GroupCall) -> None:
+    def call(self, name: str, call: GroupCall, rule: Rule) -> None:
         """Hands everything below `/__headwater/groups/{g}/<name>` to `call`. No name begins another."""
+        self._rules[name.encode()] = self.access.policy.state(f"{PREFIX}/{{g}}/{name}", rule)
         self._calls[name.encode()] = call
 
     def handle(self, exchange: Exchange, rest: bytes, query: bytes) -> None:
@@ -64,6 +71,19 @@ class GroupCalls:
         for name, call in self._calls.items():
             if below.startswith(name) and below[len(name) : len(name) + 1] in (b"", b"/"):
                 call(exchange, owned, below[len(name) :], query)
+                return
+        raise NoSuchRoute
+
+    def judge(self, exchange: Exchange, rest: bytes, query: bytes) -> None:
+        """See `access.Judge`. The way of `handle`."""
+        if rest in (b"", b"/"):
+            self.access.ruled(exchange, policy.READ_ALL)
+            return
+        found = _BELOW.fullmatch(rest)
+        below: bytes = b"" if found is None else found[2]
+        for name, rule in self._rules.items():
+            if below.startswith(name) and below[len(name) : len(name) + 1] in (b"", b"/"):
+                self.access.ruled(exchange, rule)
                 return
         raise NoSuchRoute
 

@@ -31,6 +31,7 @@ from headwater.model.deletions import Part
 from headwater.model.names import bucket_of, stream_of
 from headwater.model.row import StreamRow
 from headwater.ports import RowCounts
+from headwater.security import policy
 
 THREADS = 2
 WAITING_MAX = 16
@@ -118,11 +119,11 @@ class LakeCalls:
         self._swaps_waiting: dict[int, int] = {}
 
     def register(self, groups: GroupCalls) -> None:
-        groups.call("lake/files", self._files)
-        groups.call("lake/extents", self._extents)
-        groups.call("lake/streams", self._streams)
-        groups.call("lake/swap", self._swap)
-        groups.call("losses", self._losses)
+        groups.call("lake/files", self._files, policy.READ_ALL)
+        groups.call("lake/extents", self._extents, policy.ASK_ALL)
+        groups.call("lake/streams", self._streams, policy.READ_ALL)
+        groups.call("lake/swap", self._swap, policy.ADMIN_DO)
+        groups.call("losses", self._losses, policy.READ_ALL)
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)

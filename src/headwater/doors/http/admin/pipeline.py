@@ -24,6 +24,7 @@ from headwater.engine.outcome_future import synced
 from headwater.engine.owned_group import OwnedGroup
 from headwater.errors import BadQuery
 from headwater.model.choices import Chosen
+from headwater.security import policy
 
 _NAME_BYTES_MAX = 16_384
 """A stream that exists was named within the limit of its time."""
@@ -39,9 +40,9 @@ class Pipeline:
         engine.questions.register("lake_counts", self._answer_counts)
 
     def register(self, groups: GroupCalls) -> None:
-        groups.call("cut", self._cut)
-        groups.call("incarnations", self._incarnations)
-        groups.call("flush", self._flush)
+        groups.call("cut", self._cut, policy.READ_ALL)
+        groups.call("incarnations", self._incarnations, policy.READ_ALL)
+        groups.call("flush", self._flush, policy.ADMIN_DO)
 
     def _incarnations(self, exchange: Exchange, owned: OwnedGroup, rest: bytes, query: bytes) -> None:
         exchange.only(b"GET", rest)

@@ -22,6 +22,7 @@ from headwater.doors.http.topics.routes import TopicRoutes, once_published
 from headwater.engine.engine import Engine
 from headwater.engine.topic_deletes import Match, RecordsGone
 from headwater.errors import BadBody
+from headwater.security.principals import Action
 
 
 class _Wish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -37,7 +38,7 @@ class Deletes:
         self._engine = engine
 
     def register(self, routes: TopicRoutes) -> None:
-        routes.verb("delete", "POST", self._post)
+        routes.verb("delete", "POST", self._post, Action.MANAGE)
 
     def _post(self, exchange: Exchange, key: str, query: bytes, timing: Timing) -> None:
         wish: _Wish = decoded(_decode, exchange.request.body)

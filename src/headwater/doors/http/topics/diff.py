@@ -32,6 +32,7 @@ from headwater.engine.loaded_stream import LoadedStream
 from headwater.engine.read_plan import shown_count
 from headwater.engine.record_reads import TopicRecord
 from headwater.errors import BadQuery, EpochChanged, Failure, GroupMoved, StreamNotFound
+from headwater.security.principals import Action
 
 LIMIT_DEFAULT = 100
 LIMIT_MAX = 10_000
@@ -142,7 +143,7 @@ class Diffs:
         self.polls_open = 0
 
     def register(self, routes: TopicRoutes) -> None:
-        routes.verb("diff", "GET", self._get)
+        routes.verb("diff", "GET", self._get, Action.READ)
 
     def _get(self, exchange: Exchange, key: str, query: bytes, timing: Timing) -> None:
         timing.waits_for_log = False

@@ -6,6 +6,7 @@ Owns nothing but its parts, which whoever adds a family reaches here.
 from __future__ import annotations
 
 from headwater.config import Settings
+from headwater.doors.http.access import Access
 from headwater.doors.http.topics.config import Configs
 from headwater.doors.http.topics.deletes import Deletes
 from headwater.doors.http.topics.diff import Diffs
@@ -33,11 +34,12 @@ class TopicDoor:
         where: Where,
         deliveries: Deliveries,
         priorities: Priorities,
+        access: Access | None = None,
     ) -> None:
         """`where` calls something in the process where a stream lives (see `Routes.where`)."""
         self._engine = engine
         self._settings = settings
-        self.routes = TopicRoutes(settings.stream_name_bytes_max, where)
+        self.routes = TopicRoutes(settings.stream_name_bytes_max, where, access)
         self.configs = Configs(in_cluster, settings.content_type_bytes_max, settings.stream_name_bytes_max)
         self.watchers = Watchers(engine, deliveries, priorities)
         self.writes = Writes(engine, settings)

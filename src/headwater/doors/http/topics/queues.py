@@ -38,6 +38,7 @@ from headwater.errors import BadBody, BadQuery, Failure
 from headwater.model.commands import Append
 from headwater.model.events import Appended
 from headwater.model.queues import NACKED, Nack, Wish
+from headwater.security.principals import Action
 from headwater.topics import job_keys
 from headwater.topics.cohorts import Job
 from headwater.topics.job_keys import Split
@@ -97,6 +98,8 @@ _decode_extends = msgspec.json.Decoder(_Extends).decode
 _decode_nothing = msgspec.json.Decoder(_Nothing).decode
 
 Act = Callable[[Exchange, Queue, T, Timing], None]
+WORK = Action.READ | Action.APPEND
+"""A worker reads the jobs, and its leases and acks are written to the topic."""
 
 
 class QueueCalls:
@@ -105,16 +108,16 @@ class QueueCalls:
         self._queues = queues
 
     def register(self, routes: TopicRoutes, records: Records) -> None:
-        self._post(routes, "claim", self._claim_of, self._claim)
-        self._post(routes, "ack", _acks_of, self._ack)
-        self._post(routes, "nack", _nacks_of, self._nack)
-        self._post(routes, "extend", _extends_of, self._extend)
-        self._post(routes, "purge", _nothing_of, self._purge)
-        routes.verb("queue", "GET", self._show)
-        routes.verb("peek", "GET", self._peek)
+        self._post(routes, "claim", WORK, self._claim_of, self._claim)
+        self._post(routes, "ack", WORK, _acks_of, self._ack)
+        self._post(routes, "nack", WORK, _nacks_of, self._nack)
+        self._post(routes, "extend", WORK, _extends_of, self._extend)
+        self._post(routes, "purge", Action.MANAGE, _nothing_of, self._purge)
+        routes.verb("queue", "GET", self._show, Action.READ)
+        routes.verb("peek", "GET", self._peek, Action.READ)
         records.jobs = self._parted
 
-    def _post(self, routes: TopicRoutes, verb: str, wanted: Callable[[bytes], T], act: Act[T]) -> None:
+    def _post(self, routes: TopicRoutes, verb: str, needs: Action, wanted: Callable[[bytes], T], act: Act[T]) -> None:
         """`wanted` makes of a body what `act` is given; it raises BadBody."""
 
         def handle(exchange: Exchange, key: str, query: bytes, timing: Timing) -> None:
@@ -135,7 +138,7 @@ class QueueCalls:
             timing.judged()
             act(exchange, queue, asked, timing)
 
-        routes.verb(verb, "POST", handle)
+        routes.verb(verb, "POST", handle, needs)
 
     # ---- claims -----------------------------------------------------------------------------------------------------
 

@@ -36,6 +36,7 @@ from headwater.model import json_mode, json_slices
 from headwater.model.commands import Append, Durability, Producer
 from headwater.model.events import Appended
 from headwater.model.labels import Labels
+from headwater.security.principals import Action
 
 RECORDS_MAX = 10_000
 LABEL_BYTES_MAX = 1_024
@@ -176,7 +177,7 @@ class Records:
         """Raises the failure that a write is refused with under pressure."""
 
     def register(self, routes: TopicRoutes) -> None:
-        routes.verb("records", "POST", self._post)
+        routes.verb("records", "POST", self._post, Action.APPEND)
 
     def _post(self, exchange: Exchange, key: str, query: bytes, timing: Timing) -> None:
         known = exchange.request.known

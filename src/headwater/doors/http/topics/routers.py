@@ -15,7 +15,9 @@ from typing import Any
 import msgspec
 
 from headwater.doors.http import headers as parse
+from headwater.doors.http.access import demand
 from headwater.doors.http.exchange import Exchange
+from headwater.doors.http.named_access import RouterAccess, router_needs
 from headwater.doors.http.topics.answers import Timing, reply_value
 from headwater.doors.http.topics.deletes import match_of
 from headwater.doors.http.topics.paths import topic_key
@@ -23,6 +25,9 @@ from headwater.errors import BadBody, BodyTooLarge, Failure, MethodNotAllowed, N
 from headwater.model import json_mode
 from headwater.model import routers as model
 from headwater.model.routers import RouterConfig, TagFilter
+from headwater.model.subscriptions import key_of
+from headwater.security import policy
+from headwater.security.principals import Need
 from headwater.topics.routers import Routers
 
 PREFIX = "/v0/routers"
@@ -33,9 +38,10 @@ _FIELDS = (*_TOPICS, "filter", *_FLAGS)
 
 
 class RouterCalls:
-    def __init__(self, routers: Routers, name_bytes_max: int) -> None:
+    def __init__(self, routers: Routers, name_bytes_max: int, access: RouterAccess) -> None:
         """`name_bytes_max`: of a topic's name."""
         self._routers = routers
+        self._access = access
         self._name_bytes_max = name_bytes_max
 
     def handle(self, exchange: Exchange, rest: bytes, query: bytes) -> None:
@@ -44,7 +50,7 @@ class RouterCalls:
         if rest == b"":
             if method != b"GET":
                 raise MethodNotAllowed("GET, OPTIONS")
-            self._run(exchange, self._all(exchange, timing))
+            exchange.run(self._all(exchange, timing))  # served in any process
             return
         if not rest.startswith(b"/") or b"/" in rest[1:]:
             raise NoSuchRoute
@@ -58,6 +64,22 @@ class RouterCalls:
         else:
             raise MethodNotAllowed("PUT, GET, DELETE, OPTIONS")
 
+    def judge(self, exchange: Exchange, rest: bytes, query: bytes) -> Coroutine[None, None, None] | None:
+        """See `access.Judge`. The way of `handle`."""
+        access, method = self._access.access, exchange.request.method
+        if rest == b"":
+            access.ruled(exchange, policy.ROUTERS)
+            return None
+        access.ruled(exchange, policy.ROUTER)
+        if not rest.startswith(b"/") or b"/" in rest[1:]:
+            raise NoSuchRoute
+        name = model.check_name(parse.path_text(rest[1:]))
+        if method == b"PUT":
+            config = self._config(exchange)
+            demand(exchange, *router_needs(config.source, config.dest))
+            return None
+        return self._access.known(exchange, name)
+
     def _run(self, exchange: Exchange, work: Coroutine[None, None, None]) -> None:
         async def refused_when_durable() -> None:
             try:
@@ -70,7 +92,11 @@ class RouterCalls:
         exchange.run(refused_when_durable())
 
     async def _all(self, exchange: Exchange, timing: Timing) -> None:
-        reply_value(exchange, 200, {"routers": await self._routers.all()}, timing)
+        principal, found = exchange.principal, await self._routers.everywhere()
+        if not principal.everything:
+            about = [(router, router["config"]) for router in found]
+            found = [router for router, it in about if all(map(principal.meets, _needs(it["source"], it["dest"])))]
+        reply_value(exchange, 200, {"routers": found}, timing)
 
     async def _put(self, exchange: Exchange, name: str, config: RouterConfig, timing: Timing) -> None:
         timing.judged()
@@ -104,6 +130,11 @@ class RouterCalls:
             if not isinstance(value, bool):
                 raise BadBody(f"{field} must be true or false")
         return RouterConfig(keys[0], keys[1], _filter(body.get("filter")), **flags)
+
+
+def _needs(source: str, dest: str) -> list[Need]:
+    """Of a router as it is shown."""
+    return router_needs(key_of(source), key_of(dest))
 
 
 def _filter(value: object) -> TagFilter | None:

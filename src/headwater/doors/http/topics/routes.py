@@ -14,6 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
+from headwater.doors.http.access import Access
 from headwater.doors.http.exchange import Exchange
 from headwater.doors.http.topics.answers import Timing
 from headwater.doors.http.topics.paths import TopicPath, topic_path
@@ -21,6 +22,8 @@ from headwater.engine.engine import Engine
 from headwater.engine.loaded_stream import LoadedStream
 from headwater.engine.outcome_future import OutcomeFuture
 from headwater.errors import MethodNotAllowed, NoSuchRoute
+from headwater.security.policy import Rule, of_stream
+from headwater.security.principals import Action
 
 PREFIX = "/v0/"
 _PATHS_MAX = 65_536
@@ -35,7 +38,10 @@ Handler = TypeVar("Handler")
 
 
 class TopicRoutes:
-    def __init__(self, name_bytes_max: int, where: Where) -> None:
+    def __init__(self, name_bytes_max: int, where: Where, access: Access | None = None) -> None:
+        self.access = Access() if access is None else access
+        self._rules: dict[str, Rule] = {}
+        self._page_rules: dict[bytes, Rule] = {}
         self._name_bytes_max = name_bytes_max
         self._where = where
         self._verbs: dict[str, dict[bytes, Of]] = {}
@@ -43,17 +49,21 @@ class TopicRoutes:
         self._pages: dict[bytes, dict[bytes, Page]] = {}
         self._paths: dict[bytes, TopicPath] = {}
 
-    def verb(self, name: str, method: str, of: Of, anywhere: bool = False) -> None:
-        """Serves /v0/topics/{topic}/{name}; the empty name is the topic itself.
+    def verb(self, name: str, method: str, of: Of, needs: Action, anywhere: bool = False) -> None:
+        """Serves /v0/topics/{topic}/{name}; the empty name is the topic itself. `needs`: what a client must be allowed.
 
         `anywhere`: it is served in the process that the request came to, wherever the topic lives.
         """
+        route = f"{PREFIX}topics/{{topic}}" + (f"/{name}" if name else "")
+        self.access.policy.state(route, of_stream(method, needs))
+        self._rules[name] = self.access.policy.rule(route)
         self._verbs.setdefault(name, {})[method.encode()] = of
         if anywhere:
             self._anywhere.add(name)
 
-    def page(self, name: str, method: str, page: Page) -> None:
+    def page(self, name: str, method: str, page: Page, rule: Rule) -> None:
         """Serves /v0/{name}, and everything below it."""
+        self._page_rules[name.encode()] = self.access.policy.state(PREFIX + name, rule)
         self._pages.setdefault(name.encode(), {})[method.encode()] = page
 
     def handle(self, exchange: Exchange, rest: bytes, query: bytes) -> None:
@@ -69,6 +79,20 @@ class TopicRoutes:
                 self._where(exchange, path.key, partial(of, exchange, path.key, query, timing))
         else:
             _served(self._pages.get(name), exchange)(exchange, below, query, timing)
+
+    def judge(self, exchange: Exchange, rest: bytes, query: bytes) -> None:
+        """See `access.Judge`. The way of `handle`."""
+        name, slash, below = rest.partition(b"/")
+        if name == b"topics" and slash:
+            path = self._paths.get(below) or self._parsed(below)
+            rule = self._rules.get(path.verb)
+            if rule is None:
+                raise NoSuchRoute
+            self.access.stream(exchange, rule, path.key)
+        elif (rule := self._page_rules.get(name)) is not None:
+            self.access.ruled(exchange, rule)
+        else:
+            raise NoSuchRoute
 
     def _parsed(self, below: bytes) -> TopicPath:
         path = topic_path(below, self._name_bytes_max)

@@ -31,6 +31,7 @@ from websockets.frames import CloseCode
 from headwater.config import Settings
 from headwater.doors import faults
 from headwater.doors.http import headers as parse
+from headwater.doors.http.access import Access, refusal
 from headwater.doors.http.exchange import Exchange
 from headwater.doors.http.failures import topic_error
 from headwater.doors.http.topics.answers import Timing, encode
@@ -46,6 +47,8 @@ from headwater.doors.http.websocket import WebSocket, WebSockets
 from headwater.engine.engine import Engine
 from headwater.engine.loaded_stream import LoadedStream
 from headwater.errors import BadBody, Failure, NoSuchRoute, StreamNotFound
+from headwater.security import policy
+from headwater.security.principals import Action, Need
 
 MESSAGE_BYTES_MAX = 1024 * 1024
 """Of a client's message, which is decoded in one go: 1 MiB of small records takes about 3 ms. Overflow: Close 1009."""
@@ -110,11 +113,13 @@ class TopicSockets:
         self.watchers = watchers
         self.writing = writing
         self._sockets = sockets
+        self.access = Access()
         self._name_bytes_max = settings.stream_name_bytes_max
 
     def register(self, routes: TopicRoutes) -> None:
-        routes.verb(WEBSOCKET, "GET", self._one, anywhere=True)
-        routes.page(WEBSOCKET, "GET", self._any)
+        self.access = routes.access
+        routes.verb(WEBSOCKET, "GET", self._one, Action.READ, anywhere=True)
+        routes.page(WEBSOCKET, "GET", self._any, policy.MANY_TAIL)
 
     @property
     def open_count(self) -> int:
@@ -126,15 +131,15 @@ class TopicSockets:
         if wanted.get("from_seq", "now") != "now":
             cursor = parse.whole(wanted, "from_seq", 0, NUMBER_MAX)
         filter = Filter(limit_of(wanted), nodes_of(wanted.get("node")))
-        self._sockets.upgrade(exchange, partial(self._opened, filter, {topic_name(key): cursor}))
+        self._sockets.upgrade(exchange, partial(self._opened, exchange, filter, {topic_name(key): cursor}))
 
     def _any(self, exchange: Exchange, rest: bytes, query: bytes, timing: Timing) -> None:
         if rest:
             raise NoSuchRoute
-        self._sockets.upgrade(exchange, partial(self._opened, Filter(LIMIT_DEFAULT, frozenset()), {}))
+        self._sockets.upgrade(exchange, partial(self._opened, exchange, Filter(LIMIT_DEFAULT, frozenset()), {}))
 
-    def _opened(self, filter: Filter, wishes: Wishes, socket: WebSocket) -> _Socket:
-        found = _Socket(self, socket, filter)
+    def _opened(self, exchange: Exchange, filter: Filter, wishes: Wishes, socket: WebSocket) -> _Socket:
+        found = _Socket(self, socket, filter, exchange)
         if wishes:
             found.subscribe(wishes, _NONE)
         return found
@@ -160,8 +165,12 @@ class _Found:
 class _Socket:
     """One socket: its Handler, and an Outlet for what is followed."""
 
-    def __init__(self, owner: TopicSockets, socket: WebSocket, filter: Filter) -> None:
+    def __init__(self, owner: TopicSockets, socket: WebSocket, filter: Filter, exchange: Exchange) -> None:
         self._owner = owner
+        self._exchange = exchange
+        self._begun_needs = exchange.needs
+        self._needs: dict[str, Need] = {}
+        """By topic that a message asked to follow."""
         self._engine = owner.engine
         self._socket = socket
         self._filter = filter
@@ -232,6 +241,7 @@ class _Socket:
             self._write(message)
         elif type(message) is _Subscribe:
             wishes = self._wishes(message.topics)
+            self._demand_read(wishes)
             self._demand_node(message.node)
             self.subscribe(wishes, message.id)
         elif type(message) is _Unsubscribe:
@@ -251,6 +261,16 @@ class _Socket:
             raise BadBody('topics: name at least one, such as {"orders":"now"}')
         return wishes
 
+    def _demand_read(self, wishes: Wishes) -> None:
+        """Raises NotAuthenticated, CredentialRefused, Forbidden."""
+        principal = self._owner.access.current(self._exchange)
+        needs = {name: Need(Action.READ, self._owner.key(name)) for name in wishes}
+        for need in needs.values():
+            if not principal.meets(need):
+                raise refusal(principal, need)
+        self._needs |= needs
+        self._exchange.hold_needs((*self._begun_needs, *self._needs.values()))
+
     def _demand_node(self, text: str | None) -> None:
         """Raises BadQuery, BadBody."""
         if text is None:
@@ -268,10 +288,12 @@ class _Socket:
         _demand_few(message.topics)
         names = [topic_name(self._owner.key(name)) for name in message.topics]
         for name in names:
-            self._forget(name)
+            self._forget(name, followed_again=False)
         self._answer(b"unsubscribed", message.id, b',"topics":%b' % encode(names))
 
-    def _forget(self, name: str) -> None:
+    def _forget(self, name: str, followed_again: bool = True) -> None:
+        if not followed_again:
+            self._needs.pop(name, None)
         self._here.remove(name)
         for others in self._others.values():
             others.remove(name)
@@ -355,8 +377,11 @@ class _Socket:
     # ---- writing --------------------------------------------------------------------------------------------------
 
     def _write(self, message: _Write) -> None:
-        """Raises BadName."""
+        """Raises BadName, NotAuthenticated, CredentialRefused, Forbidden."""
         key, body = self._owner.key(message.topic), message.body()
+        principal, need = self._owner.access.current(self._exchange), Need(Action.APPEND, key)
+        if not principal.meets(need):
+            raise refusal(principal, need)
         writing = self._owner.writing
         self._writes_count += 1
         before = self._writing.get(key)

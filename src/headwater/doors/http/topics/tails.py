@@ -18,6 +18,7 @@ from functools import partial
 from headwater.config import Settings
 from headwater.doors.http import headers as parse
 from headwater.doors.http import sse
+from headwater.doors.http.access import demand
 from headwater.doors.http.exchange import Exchange
 from headwater.doors.http.live_reads import chunks_to
 from headwater.doors.http.topics.answers import Timing, encode
@@ -31,6 +32,8 @@ from headwater.doors.http.topics.watchers import Watchers
 from headwater.engine.engine import Engine
 from headwater.engine.loaded_stream import LoadedStream
 from headwater.errors import BadQuery, NoSuchRoute, StreamNotFound
+from headwater.security import policy
+from headwater.security.principals import Action, Need
 
 _ONE_QUERY = ("from_seq", "node", "limit")
 _SEVERAL_QUERY = ("topics", "from", "node", "limit")
@@ -49,8 +52,8 @@ class TopicTails:
         self.open_count = 0
 
     def register(self, routes: TopicRoutes) -> None:
-        routes.verb("sse", "GET", self._one)
-        routes.page("sse", "GET", self._several)
+        routes.verb("sse", "GET", self._one, Action.READ)
+        routes.page("sse", "GET", self._several, policy.MANY_TAIL)
 
     # ---- one topic ------------------------------------------------------------------------------------------------
 
@@ -87,6 +90,7 @@ class TopicTails:
         given = {**self._cursors("from", wanted.get("from", "")), **self._resumed(exchange)}
         cursors: Cursors = {name: given.get(name) for name in names}
         filter = Filter(limit_of(wanted), nodes_of(wanted.get("node")))
+        demand(exchange, *(Need(Action.READ, topic_key(name, self._name_bytes_max)) for name in cursors))
         exchange.run(self._open_several(exchange, cursors, filter))
 
     def _resumed(self, exchange: Exchange) -> Cursors:

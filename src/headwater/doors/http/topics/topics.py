@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from headwater.doors.http import headers as parse
+from headwater.doors.http.access import refusal
 from headwater.doors.http.exchange import Exchange
 from headwater.doors.http.topics.answers import Timing, reply_value
 from headwater.doors.http.topics.config import Configs
@@ -31,6 +32,8 @@ from headwater.errors import BadQuery, NoSuchRoute, StreamExists, StreamNotFound
 from headwater.model.commands import Create, Delete, Retention
 from headwater.model.events import Created
 from headwater.model.names import DEFAULT_BUCKET
+from headwater.security import policy
+from headwater.security.principals import Action, Need, Scope
 
 LIMIT_DEFAULT = 100
 LIMIT_MAX = 1_000
@@ -56,11 +59,11 @@ class Topics:
         engine.questions.register(QUESTION, self._answer_page)
 
     def register(self, routes: TopicRoutes) -> None:
-        routes.verb("", "PUT", self._put)
-        routes.verb("", "GET", self._get)
-        routes.verb("", "PATCH", self._patch)
-        routes.verb("", "DELETE", self._delete)
-        routes.page("topics", "GET", self._list)
+        routes.verb("", "PUT", self._put, Action.CREATE)
+        routes.verb("", "GET", self._get, Action.READ)
+        routes.verb("", "PATCH", self._patch, Action.MANAGE)
+        routes.verb("", "DELETE", self._delete, Action.MANAGE)
+        routes.page("topics", "GET", self._list, policy.TOPICS)
 
     def _put(self, exchange: Exchange, key: str, query: bytes, timing: Timing) -> None:
         command = self._configs.create(key, exchange.request.body)
@@ -129,15 +132,28 @@ class Topics:
             raise BadQuery("limit", f"expected 1 to {LIMIT_MAX}")
         after = wanted.get("after", "").removeprefix(f"{bucket}/")
         timing.waits_for_log = False
-        exchange.run(self._listed(exchange, (bucket, wanted.get("prefix", ""), after, limit), timing))
+        principal, below = exchange.principal, f"{bucket}/{wanted.get('prefix', '')}"
+        narrow = principal.within(Action.READ, below)
+        if narrow == []:
+            raise refusal(principal, Need(Action.READ, below, True))
+        exchange.run(self._listed(exchange, [Scope(0, below)] if narrow is None else narrow, after, limit, timing))
 
-    async def _listed(self, exchange: Exchange, asked: tuple[str, str, str, int], timing: Timing) -> None:
-        limit = asked[-1]
-        answers = await self._engine.questions.ask_all(QUESTION, *asked, into=_Page)
+    async def _listed(self, exchange: Exchange, parts: list[Scope], after: str, limit: int, timing: Timing) -> None:
+        answers = [answer for part in parts for answer in await self._part(part, after, limit)]
         found = sorted((one for some, _ in answers for one in some), key=lambda one: one[0])
         has_more = len(found) > limit or any(more for _, more in answers)
         shown = [_Listed(topic_name(key), state) for key, state in found[:limit]]
         reply_value(exchange, 200, {"topics": shown, "next": shown[-1].topic if has_more else None}, timing)
+
+    async def _part(self, part: Scope, after: str, limit: int) -> list[_Page]:
+        """What one scope lets be seen."""
+        bucket, _, start = part.start.partition("/")
+        ask = self._engine.questions.ask_all
+        if not part.exact:
+            answers: list[_Page] = await ask(QUESTION, bucket, start, after, limit, into=_Page)
+            return answers
+        pages = await ask(QUESTION, bucket, start, "", 1, into=_Page)
+        return [([one for one in some if one[0] == part.start and start > after], False) for some, _ in pages]
 
     async def _answer_page(self, bucket: str, prefix: str, after: str, limit: int) -> Any:
         found: list[tuple[str, State]] = []

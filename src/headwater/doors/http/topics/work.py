@@ -29,6 +29,7 @@ from headwater.doors.http.topics.routes import TopicRoutes, once_published
 from headwater.engine.engine import Engine
 from headwater.errors import BadBody, BadQuery, Failure, ShuttingDown, row
 from headwater.model.queues import Wish
+from headwater.security.principals import Action
 from headwater.topics.cohorts import Job
 from headwater.topics.queue import Queue
 from headwater.topics.queues import Queues
@@ -46,7 +47,7 @@ class Work:
         self.open_count = 0
 
     def register(self, routes: TopicRoutes) -> None:
-        routes.verb("work", "GET", self._get)
+        routes.verb("work", "GET", self._get, Action.READ | Action.APPEND)
 
     def _get(self, exchange: Exchange, key: str, query: bytes, timing: Timing) -> None:
         wanted = parse.query(query, _QUERY)

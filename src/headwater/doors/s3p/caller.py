@@ -1,0 +1,80 @@
+"""Who an S3P connection is for, and which of its commands may be done.
+
+Owns the AUTH command's effect and the rules of the commands. Never writes a reply. A connection without one is asked
+nothing: authentication is off, or another member forwards on it what was judged there.
+
+    AUTH <key or token>     +OK, and what comes after it is done in that name; as often as the client likes
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from headwater.doors.s3p.commands import Append, Auth, Command, Create, Delete, Read, Trim
+from headwater.doors.s3p.names import key_of
+from headwater.errors import Failure, Forbidden, NotAuthenticated
+from headwater.security.guard import Guard
+from headwater.security.principals import NOBODY, PUBLIC, Action, Need, Principal
+
+RULES: Final[dict[type, Action]] = {
+    Create: Action.CREATE,
+    Append: Action.APPEND,
+    Read: Action.READ,
+    Trim: Action.MANAGE,
+    Delete: Action.MANAGE,
+}
+"""What each command needs on its stream. A command that is not here is refused."""
+_ALLOWED_MAX = 1_024
+
+
+class Caller:
+    __slots__ = ("_allowed", "_authorization", "_epoch", "_guard", "_refused", "principal")
+
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
+        self._authorization: bytes | None = None
+        self._epoch = 0
+        """The guard's, when the credential was judged last."""
+        self._refused: Failure | None = None
+        """Why the credential does not hold."""
+        self._allowed: dict[bytes, int] = {}
+        """Actions that were allowed in this epoch, by the stream's name. Overflow: all are judged again."""
+        self.principal: Principal = NOBODY
+
+    def authenticate(self, command: Auth) -> Failure | None:
+        """The refusal, if it is one: then the connection has no credential any more."""
+        self._authorization = b"Bearer " + command.token
+        self._judge()
+        refused = self._refused
+        if refused is not None:
+            self._authorization, self._epoch = None, 0
+        return refused
+
+    def refusal(self, command: Command) -> Failure | None:
+        """Why a command may not be done; None when it may."""
+        if self._epoch != self._guard.epoch:
+            self._judge()
+        name, action = command.name, RULES.get(type(command))
+        if action is None:
+            return Forbidden("another command")
+        known = self._allowed.get(name, 0)
+        if known & action:
+            return None
+        if self._refused is not None:
+            return self._refused
+        need = Need(action, key_of(name))
+        if not self.principal.meets(need):
+            return NotAuthenticated(need.shown()) if self.principal.kind == PUBLIC else Forbidden(need.shown())
+        if len(self._allowed) >= _ALLOWED_MAX:
+            self._allowed.clear()
+        self._allowed[name] = known | action
+        return None
+
+    def _judge(self) -> None:
+        self._epoch = self._guard.epoch
+        self._allowed.clear()
+        self._refused, self.principal = None, NOBODY
+        try:
+            self.principal = self._guard.principal(self._authorization)
+        except Failure as failure:
+            self._refused = failure

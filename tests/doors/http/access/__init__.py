@@ -1,0 +1,1 @@
+"""Access through the HTTP door: who may do what, on running nodes."""
