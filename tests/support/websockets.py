@@ -13,6 +13,7 @@ from headwater.doors.http.connection import Connection
 from headwater.doors.http.exchange import Exchange
 from headwater.doors.http.respond import Responder
 from headwater.doors.http.slices import Slicer
+from headwater.doors.http.watch import Watch
 from headwater.doors.http.websocket import WebSocket, WebSockets
 from headwater.doors.http.wire import Budget, Heads
 from headwater.errors import Failure
@@ -134,6 +135,7 @@ class Rig:
         self.heads, self.proxy_heads, self.bodies = Heads(), Heads(), Budget(bodies_bytes_max)
         self.proxies = Proxies(self.settings)
         self.slicer = Slicer(self.bodies)
+        self.watch = Watch(self.settings, lambda: 0.0)
         self.closing = self.winding_down = False
         self.internal = internal
         self.head_bytes_max = self.settings.head_bytes_max

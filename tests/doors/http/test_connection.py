@@ -8,12 +8,14 @@ import re
 
 from headwater.config import Settings
 from headwater.doors.http import connection as connections
+from headwater.doors.http.access import Access
 from headwater.doors.http.client_address import Proxies
 from headwater.doors.http.connection import Connection
 from headwater.doors.http.exchange import Exchange
 from headwater.doors.http.live_reads import BodyPump
 from headwater.doors.http.respond import Responder
 from headwater.doors.http.slices import Slicer
+from headwater.doors.http.watch import Watch
 from headwater.doors.http.wire import Budget, Heads
 
 WINDOW_S = 10.0
@@ -32,6 +34,8 @@ class Hand:
         self.heads, self.proxy_heads, self.bodies = Heads(), Heads(), Budget(1 << 30)
         self.proxies = Proxies(self.settings)
         self.slicer = Slicer(self.bodies)
+        self.watch = Watch(self.settings, lambda: 0.0)
+        self.access = Access()
         self.closing = self.winding_down = False
         self.internal = False
         self.head_bytes_max = self.settings.head_bytes_max

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 
+from headwater import spans
 from headwater.config import Settings
 from headwater.doors.http.access import Access
 from headwater.doors.http.client_address import Proxies
@@ -15,6 +16,7 @@ from headwater.doors.http.exchange import Exchange
 from headwater.doors.http.respond import Responder
 from headwater.doors.http.routes import Routes
 from headwater.doors.http.slices import Slicer
+from headwater.doors.http.watch import Watch, Watched
 from headwater.doors.http.wire import Budget, Heads
 from headwater.doors.listener import Listener
 from headwater.errors import Failure
@@ -35,12 +37,14 @@ class HttpServer(Listener[Connection]):
         responder: Responder,
         bodies: Budget,
         internal: bool = False,
+        watch: Watch | None = None,
         access: Access | None = None,
     ) -> None:
         """`internal`: its clients are other processes of this node, which have admitted and limited theirs. Without
         `access` nobody is asked who they are."""
         super().__init__(INTERNAL_CONNECTIONS_MAX if internal else settings.connections_max)
         self.internal = internal
+        self.watch = Watch(settings, self._loop.time) if watch is None else watch
         self.access = Access() if access is None else access
         self.settings = settings
         # What processes ask of each other is made from a request of a client, and may take more room than it did.
@@ -66,6 +70,17 @@ class HttpServer(Listener[Connection]):
         self.responder.renew(int(time.time()))
 
     def handle(self, exchange: Exchange) -> None:
+        if type(exchange) is Watched and exchange.span is not None:
+            before = spans.current.set(exchange.span)
+            try:
+                self._routes.handle(exchange)
+            except Failure as failure:
+                exchange.fail(failure)
+            except Exception:
+                exchange.broke()
+            finally:
+                spans.current.reset(before)
+            return
         try:
             self._routes.handle(exchange)
         except Failure as failure:
