@@ -154,6 +154,11 @@ def edges_of(text: str, moment: Callable[[str], int] | None = None) -> dict[str,
         raise BadDocument(f"expected {example}")
     if len(document) > STREAMS_MAX:
         raise BadDocument(f"at most {STREAMS_MAX} streams can be named")
+    groups = [name for name in document if name.isdigit()]
+    if groups:
+        raise BadDocument(
+            f"{groups[0]} is a group, and the others are streams: a stream of that name is _default/{groups[0]}"
+        )
     found: dict[str, Edge] = {}
     for name, value in document.items():
         try:
