@@ -141,7 +141,7 @@ class Client:
             advice = "is the server running? start it with: headwater serve"
             raise Unreachable(f"nothing answers at {self.base_url}", advice) from why
         except NoTls as why:
-            raise Unreachable(f"no TLS with {self.base_url}: {why}", "is it http://?") from why
+            raise Unreachable(f"no TLS with {self.base_url}: {why}") from why
         except NotConnected as why:
             raise Unreachable(f"cannot reach {self.base_url}: {why}", "check --url") from why
         except NotHttp as why:

@@ -124,5 +124,6 @@ body_bytes_max = "16MiB"
 - The server refuses to start on an unknown name, a value out of bounds or a contradiction, and lists all.
 - `headwater config show` prints every setting in force and where it came from, as a TOML file; it takes the
   flags of `serve`. `headwater config docs` prints this page.
-- `HEADWATER_URL` is read by the client commands (`headwater stream …`), not by the server.
+- `HEADWATER_URL`, `HEADWATER_CA_FILE`, `HEADWATER_CLIENT_CERTIFICATE` and `HEADWATER_CLIENT_KEY` are read by the client
+  commands (`headwater stream …`), not by the server.
 """

@@ -16,6 +16,7 @@ from urllib.parse import quote, urlencode
 
 from headwater.client.backoff import Backoff
 from headwater.client.connection import TIMEOUT_S, Address, Answer, Connection, Failed, Lost, NotConnected, address
+from headwater.client.tls_files import TlsFiles
 from headwater.errors import TABLE
 
 PATIENCE_S = 60.0
@@ -83,9 +84,15 @@ def of(group: int) -> str:
 
 class Node:
     def __init__(
-        self, url: str, token: str | None = None, patience_s: float = PATIENCE_S, expects: Mapping[int, Seen] = _NONE
+        self,
+        url: str,
+        token: str | None = None,
+        patience_s: float = PATIENCE_S,
+        expects: Mapping[int, Seen] = _NONE,
+        tls: TlsFiles | None = None,
     ) -> None:
-        server = address(url)
+        """`tls`: without it the environment of this process names the files."""
+        server = address(url, tls)
         if server is None:
             raise NodeError(f"{url!r} is not the address of a node: write it as http://HOST:PORT")
         self.url = url.rstrip("/")
@@ -101,7 +108,9 @@ class Node:
         self._mine = threading.local()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickled, (self.url, self.token, self._patience_s, self.expects, self.owners)
+        # Executors have an environment of their own: the files are those that the driver was told, by the same paths.
+        told = (self.url, self.token, self._patience_s, self.expects, self._server.tls)
+        return _unpickled, (told, self.owners)
 
     def expecting(self, seen: Mapping[int, Seen]) -> Self:
         """The same node, whose calls raise LogChanged when a group's log does not have what was seen of it.
@@ -281,7 +290,8 @@ class Node:
 
     def _owner(self, group: int) -> Address | None:
         owner = self.owners.get(group)
-        server = None if owner is None else address(f"{'https' if self._server.secure else 'http'}://{owner}")
+        scheme = "https" if self._server.secure else "http"
+        server = None if owner is None else address(f"{scheme}://{owner}", self._server.tls)
         return None if server is None or _unreached.get(server, 0.0) > time.monotonic() else server
 
     def _connection(self, server: Address, group: int | None, timeout_s: float = TIMEOUT_S) -> Connection:
@@ -316,10 +326,8 @@ class Node:
         return NodeRefused(f"{method} {self.url}{path}", answer.status, code, message, answer.headers)
 
 
-def _unpickled(
-    url: str, token: str | None, patience_s: float, expects: Mapping[int, Seen], owners: dict[int, str]
-) -> Node:
-    node = Node(url, token, patience_s, expects)
+def _unpickled(told: tuple[Any, ...], owners: dict[int, str]) -> Node:
+    node = Node(*told)
     node.owners = dict(owners)
     return node
 

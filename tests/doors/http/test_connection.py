@@ -33,6 +33,7 @@ class Hand:
         self.responder = Responder("*", keeps_nothing=True)
         self.heads, self.proxy_heads, self.bodies = Heads(), Heads(), Budget(1 << 30)
         self.proxies = Proxies(self.settings)
+        self.access = Access()
         self.slicer = Slicer(self.bodies)
         self.watch = Watch(self.settings, lambda: 0.0)
         self.access = Access()
