@@ -36,6 +36,8 @@ def serve(settings: Settings) -> int:
     """Runs a node until SIGTERM or SIGINT; returns the process's exit code."""
     log_lines.set_up(settings.log_level, settings.log_format)
     try:
+        if settings.tls:
+            _check_tls(settings)
         with ExitStack() as held:
             if settings.in_cluster:
                 return _serve_in_cluster(settings, held)
@@ -47,6 +49,16 @@ def serve(settings: Settings) -> int:
             return serve_alone(settings, groups_count)
     except (CannotStart, BadKeys, BadReceiptKey) as error:
         return refused(error)
+
+
+def _check_tls(settings: Settings) -> None:
+    """Raises CannotStart: once, and not in each worker."""
+    from headwater.security import tls  # Late: a node without TLS needs none of it.
+
+    try:
+        tls.load(settings)
+    except tls.TlsRefused as why:
+        raise CannotStart(str(why)) from None
 
 
 def _serve_in_cluster(settings: Settings, held: ExitStack) -> int:
@@ -125,7 +137,7 @@ def _supervise(settings: Settings, groups_count: int, workers_count: int, lock: 
     def ready() -> None:
         if s3p is not None:
             log.info("s3p ready", address=shown_address(*s3p))
-        print(f"headwater ready on http://{shown_address(*http)} with {workers_count} workers", flush=True)
+        print(f"headwater ready on {settings.scheme}://{shown_address(*http)} with {workers_count} workers", flush=True)
 
     def ending() -> None:
         for sock in listening:
@@ -133,7 +145,7 @@ def _supervise(settings: Settings, groups_count: int, workers_count: int, lock: 
 
     command = [sys.executable, "-m", "headwater.worker"]
     fds = [*([] if lock is None else [lock]), *numbers[0], *numbers[1]]
-    return asyncio.run(supervise(orders, command, fds, settings.shutdown_grace_ms / 1000, ready, ending))
+    return asyncio.run(supervise(orders, command, fds, settings.shutdown_grace_ms / 1000, ready, ending, settings.tls))
 
 
 def _listen(
@@ -144,7 +156,7 @@ def _listen(
     try:
         sockets, port = listen(host, port, backlog)
     except CannotListen as error:
-        raise CannotStart(f"cannot listen on {shown_address(host, port)}: {error}; choose {instead}") from None
+        raise CannotStart(f"cannot listen on {shown_address(host, port)}: {error.strerror}; choose {instead}") from None
     for sock in sockets:
         held.enter_context(sock)
     return (host, port), sockets

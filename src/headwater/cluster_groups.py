@@ -40,6 +40,7 @@ from headwater.data_directory import DataDirectory, DirectoryRefused
 from headwater.doors.http.server import HttpServer
 from headwater.doors.listener import BACKLOG
 from headwater.doors.s3p.server import S3pServer
+from headwater.doors.secure_door import SecureDoor
 from headwater.engine.engine import Engine
 from headwater.engine.owned_group import OwnedGroup, SharedCopies
 from headwater.group_maker import GroupMaker
@@ -238,11 +239,22 @@ class ClusterGroups:
             self._internal.begin(self._gate)
 
     async def listen(
-        self, server: HttpServer | S3pServer, kind: str, host: str, port: int, owner: Callable[[bytes], Any]
+        self,
+        server: HttpServer | S3pServer,
+        kind: str,
+        host: str,
+        port: int,
+        owner: Callable[[bytes], Any],
+        secure: SecureDoor | None = None,
     ) -> int:
         """Clients may come from now on; returns the port."""
         loop = asyncio.get_running_loop()
         for sock in self._sockets[kind]:
+            if secure is not None:
+                sock.listen(BACKLOG)
+                secure.listen(sock)
+                server.begin(secure)
+                continue
             server.begin(await loop.create_server(server.accept, sock=sock, backlog=BACKLOG))
         return port
 

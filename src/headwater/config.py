@@ -15,6 +15,7 @@ from typing import Any, Literal, cast
 
 from headwater.access_settings import AccessSettings, open_doors
 from headwater.access_settings import contradictions as access_contradictions
+from headwater.client import tls_files
 from headwater.setting_rows import (
     CLUSTER,
     DAY_MS,
@@ -53,6 +54,9 @@ from headwater.web_settings import contradictions as web_contradictions
 
 CONFIG_VARIABLE = "HEADWATER_CONFIG"
 URL_VARIABLE = "HEADWATER_URL"
+TOKEN_VARIABLE = "HEADWATER_TOKEN"
+CLIENT_VARIABLES = (CONFIG_VARIABLE, URL_VARIABLE, TOKEN_VARIABLE, *tls_files.VARIABLES)
+"""Of this prefix, and not settings of a server."""
 URL_DEFAULT = "http://127.0.0.1:4437"
 
 WORKERS_MAX, GROUPS_MAX = 256, 1_024
@@ -386,6 +390,16 @@ def client_url(flag: str | None, environ: Mapping[str, str]) -> str:
     return flag or environ.get(URL_VARIABLE) or URL_DEFAULT
 
 
+def client_token(environ: Mapping[str, str]) -> str | None:
+    """The key or token that client commands send: HEADWATER_TOKEN, which `headwater --token` sets."""
+    return environ.get(TOKEN_VARIABLE) or None
+
+
+def give_token(text: str) -> None:
+    """As if HEADWATER_TOKEN had been set when the process was started."""
+    os.environ[TOKEN_VARIABLE] = text
+
+
 @dataclass(frozen=True, slots=True)
 class _Given:
     """A value as some layer gives it; `spelling` is how that layer writes a setting's name."""
@@ -404,7 +418,7 @@ def _from_flags(flags: Mapping[str, object]) -> Iterator[_Given]:
 
 def _from_environment(environ: Mapping[str, str]) -> Iterator[_Given]:
     for variable in sorted(environ):
-        if variable.startswith(PREFIX) and variable not in (CONFIG_VARIABLE, URL_VARIABLE):
+        if variable.startswith(PREFIX) and variable not in CLIENT_VARIABLES:
             # Swapped, not lowered: HEADWATER_listen is not HEADWATER_LISTEN and must be refused.
             name = variable.removeprefix(PREFIX).swapcase()
             yield _Given(variable, name, environ[variable], "variable")

@@ -17,10 +17,12 @@ from headwater.catalog.sqlite import SqliteCatalog
 from headwater.cluster.calls import Calls
 from headwater.cluster.handover import Acceptor, Door, Factory, Handover
 from headwater.cluster.members import Members
+from headwater.cluster.supervisor import listen
 from headwater.config import Settings
 from headwater.data_directory import DataDirectory
 from headwater.doors.http.server import HttpServer
 from headwater.doors.s3p.server import S3pServer
+from headwater.doors.secure_door import SecureDoor
 from headwater.engine.engine import Engine
 from headwater.engine.owned_group import OwnedGroup
 from headwater.group_maker import GroupMaker
@@ -137,12 +139,28 @@ class LocalGroups:
         self.handover.open(accepting)
 
     async def listen(
-        self, server: HttpServer | S3pServer, kind: str, host: str, port: int, owner: Callable[[bytes], int | None]
+        self,
+        server: HttpServer | S3pServer,
+        kind: str,
+        host: str,
+        port: int,
+        owner: Callable[[bytes], int | None],
+        secure: SecureDoor | None = None,
     ) -> int:
-        """Clients may come from now on; returns the port. `owner` tells whose a connection is by its first bytes.
+        """Clients may come from now on; returns the port. `owner` tells whose a connection is by its first bytes: with
+        TLS they tell nothing, and a connection is served where it was accepted.
 
         Raises OSError.
         """
+        if secure is not None:
+            if self.handover is None:
+                listening, port = listen(host, port)
+            else:
+                listening = [socket.socket(fileno=descriptor) for descriptor in self._sockets[kind]]
+            for sock in listening:
+                secure.listen(sock)
+            server.begin(secure)
+            return port
         if self.handover is None:
             return await server.listen(host, port)
         door = Door(owner, server.accept)

@@ -46,7 +46,6 @@ from headwater.doors.http.bulk_append import Batches
 from headwater.doors.http.durable_streams import DurableStreams
 from headwater.doors.http.elsewhere import Elsewhere
 from headwater.doors.http.exchange import Exchange
-from headwater.doors.http.first_request import group_of_first
 from headwater.doors.http.many_streams_tail import Tails
 from headwater.doors.http.named_access import RouterAccess, SubscriptionAccess
 from headwater.doors.http.respond import Responder
@@ -63,7 +62,6 @@ from headwater.doors.http.topics.sockets import MESSAGE_BYTES_MAX
 from headwater.doors.http.watch import Watch
 from headwater.doors.http.websocket import WebSockets
 from headwater.doors.http.wire import Budget
-from headwater.doors.s3p.names import first_owner
 from headwater.doors.s3p.server import S3pServer
 from headwater.engine import buckets as engine_buckets
 from headwater.engine.engine import Engine
@@ -78,6 +76,7 @@ from headwater.lake.store import ObjectStore, StoreError, probe
 from headwater.lake.store_probe import StoreProbe
 from headwater.local_groups import LocalGroups
 from headwater.model.subscriptions import path_of
+from headwater.node_doors import NodeDoors
 from headwater.observe import readings
 from headwater.observe.cluster_readings import NodeReadings
 from headwater.observe.group_readings import LoopDelay, group_readings, process_readings
@@ -85,11 +84,11 @@ from headwater.observe.health import Health
 from headwater.observe.metrics import Metrics
 from headwater.observe.slow_batches import tell_slow_batches
 from headwater.observe.timings import timings
+from headwater.observe.tls_readings import tls_gauges
 from headwater.ports import BlobsUnavailable, SystemClock, SystemRng
 from headwater.security import policy
 from headwater.security.directory import Directory
-from headwater.security.new_guard import new_guard
-from headwater.setting_values import shown_address
+from headwater.security.new_guard import KeySets, key_sets, new_guard
 from headwater.start_refused import CannotStart
 from headwater.subscriptions.manager import Manager
 from headwater.subscriptions.webhooks import WebhookClient
@@ -114,6 +113,7 @@ class Node:
         self._announce = announce
         self._access = Access(new_guard(settings, SystemClock()))
         self._directory: Directory | None = None
+        self._key_sets: KeySets | None = None
         self._groups = groups
         self._data = DataDirectory(Path(settings.data))
         self._address = ""
@@ -130,6 +130,7 @@ class Node:
         self._queues: Queues | None = None
         self._lake_calls: LakeCalls | None = None
         self._bulk_snapshots: BulkSnapshots | None = None
+        self._doors: NodeDoors | None = None
         self._loop_delay = LoopDelay(SystemClock())
 
     @property
@@ -144,7 +145,7 @@ class Node:
         rng, clock = SystemRng(), SystemClock()
         store = await self._store(rng)
         await groups.join(rng)
-        self._forwarder = Forwarder(groups.membership)
+        self._forwarder = Forwarder(groups.membership, settings.scheme)
         blobs = StoreBlobs(store)
         lake = await self._lake(store, clock, rng)
         maker = GroupMaker(settings, self._data, groups.groups_count, blobs, lake, clock, rng)
@@ -152,11 +153,12 @@ class Node:
         webhooks = WebhookClient(settings.webhook_allow_local)
         self._subscriptions = subscriptions = Manager(engine, groups.keys(rng), webhooks, rng)
         groups.recover(subscriptions)
-        responder = Responder(settings.cors_origin, settings.memory, settings.cors_credentials)
+        responder = Responder(settings.cors_origin, settings.memory, settings.cors_credentials, settings.tls_hsts_s)
         streams = DurableStreams(engine, settings, responder, engine.clock, rng)
         soon = asyncio.get_running_loop().call_soon
         if self._access.guard.on:
             self._access.guard.url_secret = groups.url_secret(rng)
+            self._key_sets = key_sets(settings, self._access.guard, clock, webhooks)
         self._directory = Directory(engine, self._access.guard, rng, self._announce)
         self._delivery = delivery = Delivery(soon, engine.clock.call_later, engine.clock)
         priorities, admission = Priorities(engine.clock), Admission(engine, delivery)
@@ -205,9 +207,21 @@ class Node:
             metrics.add(*readings.member_gauges(groups.handover, self._forwarder))
         await groups.serve()
         await self._directory.start()
-        await self._listen(engine, http, s3p)
+        if self._key_sets is not None:
+            await self._key_sets.start()
+        self._doors = doors = NodeDoors(settings, groups, engine, responder)
+        if doors.tls is not None:
+            metrics.add(*tls_gauges(doors.tls))
+        if s3p is not None and self._s3p is not None:
+            await doors.open_s3p(self._s3p, s3p)
+        self._address = await doors.open_http(self._http, http)
         self._loop_delay.start()
         return self._address
+
+    def hang_up(self) -> None:
+        """SIGHUP: what is kept in files that others write is read again."""
+        if self._doors is not None:
+            self._doors.hang_up()
 
     async def _lake(self, store: ObjectStore, clock: SystemClock, rng: SystemRng) -> DeltaLake | None:
         """Where records of all groups settle; None for a node that keeps nothing."""
@@ -313,44 +327,6 @@ class Node:
         routes.page("/__headwater/metrics", metrics.json, policy.METRICS)
         return metrics
 
-    # ---- doors --------------------------------------------------------------------------------------------------
-
-    async def _listen(self, engine: Engine, http: tuple[str, int], s3p: tuple[str, int] | None) -> None:
-        if self._http is None:
-            raise RuntimeError("there is no door to open")
-        questions, name_bytes_max = engine.questions, self.settings.stream_name_bytes_max
-
-        def http_owner(first: bytes) -> int | None:
-            group = group_of_first(first, engine, name_bytes_max)
-            return None if group is None else questions.owner(group)
-
-        def s3p_owner(first: bytes) -> int | None:
-            key = first_owner(first)
-            return None if key is None else questions.owner(engine.place(key))
-
-        if s3p is not None and self._s3p is not None:
-            address = await self._open(self._s3p, "s3p", s3p, s3p_owner, "another --s3p, or --s3p off")
-            if self._groups.workers_count == 1:
-                log.info("s3p ready", address=address)
-        self._address = await self._open(self._http, "http", http, http_owner, "another --listen")
-
-    async def _open(
-        self,
-        server: HttpServer | S3pServer,
-        kind: str,
-        address: tuple[str, int],
-        owner: Callable[[bytes], int | None],
-        instead: str,
-    ) -> str:
-        """Begins to accept; returns HOST:PORT. Raises CannotStart."""
-        host, port = address
-        try:
-            port = await self._groups.listen(server, kind, host, port, owner)
-        except OSError as error:
-            where = shown_address(host, port)
-            raise CannotStart(f"cannot listen on {where}: {error.strerror}; choose {instead}") from None
-        return shown_address(host, port)
-
     # ---- where things are kept ------------------------------------------------------------------------------------
 
     async def _store(self, rng: SystemRng) -> ObjectStore:
@@ -394,6 +370,8 @@ class Node:
         grace_s = self.settings.shutdown_grace_ms / 1000
         await asyncio.gather(*(door.close(grace_s) for door in doors))
         await self._groups.close_doors(grace_s)
+        if self._doors is not None:
+            self._doors.stop()
         if self._subscriptions is not None:
             await self._subscriptions.stop()
         if self._routers is not None:
@@ -408,6 +386,8 @@ class Node:
             await self._store_probe.stop()
         if self._directory is not None:
             await self._directory.stop()
+        if self._key_sets is not None:
+            await self._key_sets.stop()
         await self._groups.stop()
         if self._bulk_snapshots is not None:
             self._bulk_snapshots.close()

@@ -19,7 +19,7 @@ import uvloop
 
 from headwater.catalog.sqlite import CatalogMismatch
 from headwater.cluster.members import Members
-from headwater.cluster.supervisor import Order, block_signals
+from headwater.cluster.supervisor import Order, block_signals, takes_hang_up, unblock_hang_up
 from headwater.cluster_groups import ClusterGroups
 from headwater.config import Settings
 from headwater.data_directory import DataDirectory
@@ -46,7 +46,7 @@ def serve_alone(settings: Settings, groups_count: int) -> int:
     node = Node(settings, LocalGroups(settings, data, Members(0, 1, groups_count, Path())), show)
 
     def ready(address: str) -> None:
-        print(f"headwater ready on http://{address}", flush=True)
+        print(f"headwater ready on {settings.scheme}://{address}", flush=True)
 
     async def body() -> None:
         await _serve(node, settings.listen_address, settings.s3p_address, ready, (signal.SIGTERM, signal.SIGINT))
@@ -64,7 +64,7 @@ def serve_in_cluster(
     groups = ClusterGroups(settings, DataDirectory(Path(settings.data)), sockets, http)
 
     def ready(address: str) -> None:
-        print(f"headwater ready on http://{address}", flush=True)
+        print(f"headwater ready on {settings.scheme}://{address}", flush=True)
 
     async def body() -> None:
         await _serve(Node(settings, groups, show), http, s3p, ready, (signal.SIGTERM, signal.SIGINT))
@@ -131,6 +131,9 @@ async def _serve(
     log_lines.log_stray_exceptions(loop)
     for number in signals:
         loop.add_signal_handler(number, stopping.set)
+    if takes_hang_up(node.settings.tls):
+        loop.add_signal_handler(signal.SIGHUP, node.hang_up)
+    unblock_hang_up()
     try:
         ready(await node.start(http, s3p))
         await stopping.wait()

@@ -1,4 +1,4 @@
-"""The settings of proxies in front of the node, and of browsers: a part of the table in `config`.
+"""The settings of TLS, of proxies in front of the node, and of browsers: a part of the table in `config`.
 
 Owns these rows and how they contradict each other. Never reads a file that one of them names.
 """
@@ -9,16 +9,34 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from headwater.setting_rows import WEB, choice, row
-from headwater.setting_values import AUTO
+from headwater.setting_rows import MINUTE_MS, SECOND_MS, TLS, WEB, choice, row, text, whole
+from headwater.setting_values import AUTO, OFF
 
 NONE = "none"
 FORWARDED = "forwarded"
 X_FORWARDED = "x-forwarded"
+OPTIONAL, REQUIRED = "optional", "required"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebSettings:
+    tls_certificate: str = text(
+        TLS, OFF, "off, or a PEM file", "Certificate chain that HTTP and S3P are served with; off is no TLS."
+    )
+    tls_key: str = text(TLS, AUTO, "auto, or a PEM file", "Private key of the certificate; auto is the same file.")
+    tls_client_ca: str = text(
+        TLS, OFF, "off, or a PEM file", "Authorities whose client certificates are taken; off is none."
+    )
+    tls_client_certificates: str = choice(
+        TLS, OFF, (OFF, OPTIONAL, REQUIRED), "Whether clients are asked for a certificate, and cut off without one."
+    )
+    tls_handshake_timeout_ms: int = whole(
+        TLS, 10 * SECOND_MS, 10, 10 * MINUTE_MS, "Time for a TLS handshake; a slower one is cut off."
+    )
+    tls_hsts_s: int = whole(
+        TLS, 0, 0, 2 * 365 * 86_400, "Seconds for which browsers are told to use https alone (HSTS); 0 tells nothing."
+    )
+
     public_url: str = row(
         WEB,
         "base",
@@ -45,9 +63,13 @@ class WebSettings:
     )
 
     @property
+    def tls(self) -> bool:
+        return self.tls_certificate != OFF
+
+    @property
     def scheme(self) -> str:
         """That of the node's own HTTP addresses."""
-        return "http"
+        return "https" if self.tls else "http"
 
     @property
     def cors_origins(self) -> tuple[str, ...]:
@@ -56,6 +78,15 @@ class WebSettings:
 
 def contradictions(values: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     """The setting that is to be changed, what is wrong with it, and what to change."""
+    if values["tls_certificate"] == OFF:
+        for name, off in (("tls_key", AUTO), ("tls_client_ca", OFF), ("tls_client_certificates", OFF)):
+            if values[name] != off:
+                yield name, "there is no TLS without a certificate", "give tls_certificate, or leave it out"
+    elif values["tls_client_certificates"] != OFF and values["tls_client_ca"] == OFF:
+        yield "tls_client_certificates", "nothing says whose certificates to take", "give tls_client_ca"
+    elif values["tls_client_certificates"] == OFF and values["tls_client_ca"] != OFF:
+        change = "give tls_client_certificates: optional or required"
+        yield "tls_client_ca", "clients are not asked for certificates", change
     if values["public_url"] == FORWARDED and values["trusted_proxies"] == NONE:
         yield (
             "public_url",
@@ -67,6 +98,8 @@ def contradictions(values: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
 
 
 RULES = (
+    "tls_key, tls_client_ca and tls_client_certificates need tls_certificate",
+    "tls_client_ca and tls_client_certificates need each other",
     "public_url = forwarded needs trusted_proxies",
     "cors_credentials does not go with cors_origin = *, because a page of any origin could act as its user",
 )

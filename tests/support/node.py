@@ -19,7 +19,7 @@ from tests.support.http import request as http_request
 from tests.support.waiting import Deadline
 
 HOST = "127.0.0.1"
-READY = re.compile(r"^headwater ready on http://127\.0\.0\.1:(\d+)(?: with \d+ workers)?\s*$", re.MULTILINE)
+READY = re.compile(r"^headwater ready on https?://127\.0\.0\.1:(\d+)(?: with \d+ workers)?\s*$", re.MULTILINE)
 WORKERS = ["--workers", os.environ["TEST_WORKERS"]] if "TEST_WORKERS" in os.environ else []
 """Any test can be run against several workers: TEST_WORKERS=3 pytest tests/doors/http/operations"""
 START_TIMEOUT_S = 60.0

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from headwater.config import Settings
+from headwater.doors.http.access import Access
 from headwater.doors.http.client_address import Proxies
 from headwater.doors.http.connection import Connection
 from headwater.doors.http.exchange import Exchange
@@ -132,8 +133,10 @@ class Rig:
     def __init__(self, bodies_bytes_max: int = 1 << 30, internal: bool = False, **settings: Any) -> None:
         self.settings = Settings(**settings)
         self.responder = Responder("*", keeps_nothing=True)
+        self.access = Access()
         self.heads, self.proxy_heads, self.bodies = Heads(), Heads(), Budget(bodies_bytes_max)
         self.proxies = Proxies(self.settings)
+        self.access = Access()
         self.slicer = Slicer(self.bodies)
         self.watch = Watch(self.settings, lambda: 0.0)
         self.closing = self.winding_down = False

@@ -9,6 +9,7 @@ import difflib
 import select
 import shlex
 import socket
+import ssl
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ import typer
 
 from headwater import config
 from headwater.cli.client import BadUsage, ClientError, ConnectionLost, NotUnderstood, Unreachable, printable
+from headwater.client.tls_files import CA_VARIABLE, TlsFiles, explained, from_environment
 from headwater.setting_values import parse_listen
 
 ADDRESS_DEFAULT = str(config.BY_NAME["s3p"].default)
@@ -135,7 +137,9 @@ def parse(line: str) -> Typed | None:
 class Session:
     """One server; its connection is made when needed and again after it was lost."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, tls: TlsFiles | None = None) -> None:
+        """`tls`: None speaks without it."""
+        self._tls = tls
         try:
             self._host, self._port = parse_listen(address)
         except ValueError as why:
@@ -175,14 +179,36 @@ class Session:
         if self._replies is None:
             try:
                 self._socket = socket.create_connection((self._host, self._port), timeout=REPLY_TIMEOUT_S)
+                if self._tls is not None:
+                    self._socket = self._tls.context().wrap_socket(self._socket, server_hostname=self._host)
+            except ssl.SSLError as why:
+                self.close()
+                raise Unreachable(f"no TLS with {self.address}: {explained(why, self._host)}") from None
             except ConnectionRefusedError:
                 advice = "is the server running, and its s3p setting not off? start it with: headwater serve"
                 raise Unreachable(f"nothing answers at {self.address}", advice) from None
             except (OSError, UnicodeError) as why:
+                self.close()
                 reason = getattr(why, "strerror", None) or str(why) or "timed out"
                 raise Unreachable(f"cannot reach {self.address}: {reason}", "check HOST:PORT") from None
             self._replies = self._socket.makefile("rb")
+            self._authenticate(self._socket, self._replies)
         return self._replies
+
+    def _authenticate(self, connected: socket.socket, replies: BinaryIO) -> None:
+        """Says who the client is, where it was given a key. Raises ClientError."""
+        token = config.client_token(config.process_environment())
+        if token is None:
+            return
+        try:
+            connected.sendall(b"*2\r\n%b%b" % (_encoded("AUTH"), _encoded(token)))
+            reply = _reply(replies)
+        except (OSError, EOFError):
+            self.close()
+            raise ConnectionLost(f"lost the connection to {self.address}: it was closed") from None
+        if isinstance(reply, Refusal):
+            self.close()
+            raise ClientError(f"{reply.code} {reply.message}", f"see {config.TOKEN_VARIABLE}, or leave it out")
 
 
 def shell(
@@ -193,10 +219,13 @@ def shell(
         list[str] | None,
         typer.Option("-c", "--command", metavar="COMMAND", help="Run a command and leave; may be given again."),
     ] = None,
+    tls: Annotated[
+        bool, typer.Option("--tls", help=f"Speak TLS; {CA_VARIABLE} names whom to trust instead of the system's.")
+    ] = False,
 ) -> None:
     """Type S3P commands at a running server: CREATE, APPEND, READ, TRIM, DELETE."""
     try:
-        session = Session(address)
+        session = Session(address, from_environment(config.process_environment()) if tls else None)
     except BadUsage as why:
         _tell(why)
         raise typer.Exit(why.exit_code) from None

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from headwater.client.queues import AsyncJob, AsyncQueue, Job, Queue
     from headwater.client.retries import NO_RETRIES, Retries
     from headwater.client.streams import AsyncStream, Stream
+    from headwater.client.tls_files import TlsFiles
     from headwater.client.topics import AsyncRouters, AsyncTopic, Routers, Topic
     from headwater.client.values import (
         Appended,
@@ -90,6 +91,7 @@ _PLACES = {
     "queues": ("AsyncJob", "AsyncQueue", "Job", "Queue"),
     "retries": ("NO_RETRIES", "Retries"),
     "streams": ("AsyncStream", "Stream"),
+    "tls_files": ("TlsFiles",),
     "topics": ("AsyncRouters", "AsyncTopic", "Routers", "Topic"),
     "values": (
         "Appended",
@@ -155,6 +157,7 @@ __all__ = [
     "Stream",
     "StreamHead",
     "Throttled",
+    "TlsFiles",
     "Tombstone",
     "TooLarge",
     "Topic",

@@ -22,12 +22,14 @@ from headwater.client.connection import (
     Address,
     Answer,
     CannotBeSent,
+    Failed,
     Lost,
     NobodyListens,
     NotConnected,
     NotHttp,
     NoTls,
 )
+from headwater.client.tls_files import explained, wants_certificate
 
 PIECE_BYTES = 256 * 1024
 
@@ -98,15 +100,15 @@ class AsyncConnection(asyncio.Protocol):
 
     async def _connect(self, timeout_s: float) -> None:
         server = self._server
-        context = ssl.create_default_context() if server.secure else None
         loop = asyncio.get_running_loop()
         try:
+            context = server.tls.context() if server.secure else None
             async with asyncio.timeout(timeout_s):
                 await loop.create_connection(lambda: self, server.host, server.port, ssl=context)
         except ConnectionRefusedError as why:
             raise NobodyListens(why.strerror or "connection refused") from why
         except ssl.SSLError as why:
-            raise NoTls(str(why.reason or why)) from why
+            raise NoTls(explained(why, server.host)) from why
         except TimeoutError as why:
             raise NotConnected("timed out") from why
         except (OSError, UnicodeError) as why:
@@ -170,6 +172,8 @@ class AsyncConnection(asyncio.Protocol):
     def connection_lost(self, why: Exception | None) -> None:
         if why is not None:
             self._take_the_rest()
+        if why is not None and wants_certificate(why):
+            self._finish(NoTls(explained(why, self._server.host)))  # type: ignore[arg-type]
         self._end(type(why).__name__ if why is not None else "the connection ended before the answer was complete")
         self._ended.set()
 
@@ -190,7 +194,7 @@ class AsyncConnection(asyncio.Protocol):
         if self._parsed is not None and not self._parsed.complete:
             self._finish(None if self._parsed.ends_with_the_connection() else Lost(why))
 
-    def _finish(self, why: Lost | None) -> None:
+    def _finish(self, why: Failed | None) -> None:
         if self._answered is not None and not self._answered.done():
             if why is None:
                 self._answered.set_result(None)

@@ -18,6 +18,7 @@ from headwater.client.settings import TIMEOUT_S, Settings, settings
 from headwater.client.stream_plans import StreamPlans
 from headwater.client.streams import AsyncStream, Stream
 from headwater.client.sync_transport import SyncTransport
+from headwater.client.tls_files import TlsFiles
 from headwater.client.topic_plans import RouterPlans, TopicPlans
 from headwater.client.topics import AsyncRouters, AsyncTopic, Routers, Topic
 from headwater.client.values import TopicSummary
@@ -56,7 +57,9 @@ class Headwater:
     `token` is sent as `Authorization: Bearer`. `timeout_s` is how long connecting, and any single read or write, may
     take. `retries` says how long failed requests are tried again. Every write carries a producer, so that one that is
     sent again is stored once. Not `idempotent`: writes carry none, and one whose answer was lost is not sent again.
-    That is for programs that write once and end, because a stream remembers only so many producers.
+    That is for programs that write once and end, because a stream remembers only so many producers. `tls` names the
+    files of authorities and of the client's own certificate for https; without it the variables HEADWATER_CA_FILE,
+    HEADWATER_CLIENT_CERTIFICATE and HEADWATER_CLIENT_KEY do.
     """
 
     def __init__(
@@ -67,9 +70,10 @@ class Headwater:
         timeout_s: float = TIMEOUT_S,
         retries: Retries = RETRIES,
         idempotent: bool = True,
+        tls: TlsFiles | None = None,
     ) -> None:
         self.url = url.rstrip("/")
-        self._plans = _Plans(settings(url, token, timeout_s, retries, idempotent))
+        self._plans = _Plans(settings(url, token, timeout_s, retries, idempotent, tls))
         self._transport = SyncTransport(self._plans.settings)
         self.routers = Routers(self._transport, RouterPlans(retries))
 
@@ -117,9 +121,10 @@ class AsyncHeadwater:
         timeout_s: float = TIMEOUT_S,
         retries: Retries = RETRIES,
         idempotent: bool = True,
+        tls: TlsFiles | None = None,
     ) -> None:
         self.url = url.rstrip("/")
-        self._plans = _Plans(settings(url, token, timeout_s, retries, idempotent))
+        self._plans = _Plans(settings(url, token, timeout_s, retries, idempotent, tls))
         self._transport = AsyncTransport(self._plans.settings)
         self.routers = AsyncRouters(self._transport, RouterPlans(retries))
 

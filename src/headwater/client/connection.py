@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import select
 import socket
 import ssl
@@ -17,6 +18,8 @@ from dataclasses import dataclass
 from http.client import responses
 from typing import NamedTuple
 from urllib.parse import urlsplit
+
+from headwater.client.tls_files import TlsFiles, explained, from_environment, wants_certificate
 
 TIMEOUT_S = 120.0
 """Of connecting, and of every read and write. A server answers a long-poll within a minute."""
@@ -59,10 +62,11 @@ class Address(NamedTuple):
     port: int
     prefix: str
     """What every path begins with; without a slash at its end."""
+    tls: TlsFiles = TlsFiles()
 
 
-def address(url: str) -> Address | None:
-    """None when the text is not the address of a server."""
+def address(url: str, tls: TlsFiles | None = None) -> Address | None:
+    """None when the text is not the address of a server. Without `tls` the environment names its files."""
     if not url.isascii() or not url.isprintable() or " " in url:
         return None
     try:
@@ -75,7 +79,9 @@ def address(url: str) -> Address | None:
     if parts.query or parts.fragment or "@" in parts.netloc:
         return None
     secure = parts.scheme == "https"
-    return Address(secure, parts.hostname, port or (HTTPS_PORT if secure else HTTP_PORT), parts.path.rstrip("/"))
+    port = port or (HTTPS_PORT if secure else HTTP_PORT)
+    files = from_environment(os.environ) if tls is None else tls
+    return Address(secure, parts.hostname, port, parts.path.rstrip("/"), files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +129,10 @@ class Connection:
 
     def __init__(self, server: Address, timeout_s: float = TIMEOUT_S) -> None:
         self._prefix = server.prefix
-        kind = http.client.HTTPSConnection if server.secure else http.client.HTTPConnection
-        self._http = kind(server.host, server.port, timeout=timeout_s)
+        self._server = server
+        self._http = http.client.HTTPConnection(server.host, server.port, timeout=timeout_s)
+        if server.secure:
+            self._http.default_port = HTTPS_PORT
 
     def close(self) -> None:
         self._http.close()
@@ -186,12 +194,21 @@ class Connection:
             self.close()
         try:
             self._http.connect()
+            if self._server.secure:
+                self._secure()
         except ConnectionRefusedError as why:
             raise NobodyListens(why.strerror or "connection refused") from why
         except ssl.SSLError as why:
-            raise NoTls(str(why.reason or why)) from why
+            self.close()
+            raise NoTls(explained(why, self._server.host)) from why
         except (OSError, UnicodeError) as why:
+            self.close()
             raise NotConnected(getattr(why, "strerror", None) or str(why) or "timed out") from why
+
+    def _secure(self) -> None:
+        """Raises OSError, ssl.SSLError."""
+        plain = self._http.sock
+        self._http.sock = self._server.tls.context().wrap_socket(plain, server_hostname=self._server.host)
 
     def _sent(
         self, method: str, path: str, headers: Mapping[str, str] | None, body: bytes | None
@@ -238,7 +255,9 @@ def _is_readable(sock: socket.socket) -> bool:
     return bool(poll.poll(0))
 
 
-def _lost(why: Exception) -> Lost:
+def _lost(why: Exception) -> Failed:
+    if wants_certificate(why):
+        return NoTls(explained(why, ""))  # type: ignore[arg-type]
     if type(why) is http.client.BadStatusLine:
         return NotHttp("the answer is not HTTP")
     return Lost(str(why) if isinstance(why, TimeoutError) and str(why) else type(why).__name__)

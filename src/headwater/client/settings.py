@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from headwater.client.connection import Address, address, printable
 from headwater.client.retries import Retries
+from headwater.client.tls_files import TlsFiles
 
 TIMEOUT_S = 30.0
 
@@ -24,9 +25,11 @@ class Settings:
     idempotent: bool
 
 
-def settings(url: str, token: str | None, timeout_s: float, retries: Retries, idempotent: bool) -> Settings:
-    """Raises ValueError for what is not the address of a server."""
-    server = address(url)
+def settings(
+    url: str, token: str | None, timeout_s: float, retries: Retries, idempotent: bool, tls: TlsFiles | None = None
+) -> Settings:
+    """Raises ValueError for what is not the address of a server. Without `tls` the environment names its files."""
+    server = address(url, tls)
     if server is None:
         raise ValueError(f"{printable(url)!r} is not the address of a server; write it as http://HOST:PORT")
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}

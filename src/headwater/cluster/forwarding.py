@@ -73,8 +73,10 @@ def encode_head(request: Request, size: int, placed: bytes | None = None) -> byt
 class Forwarder:
     """Hands exchanges to the members that own them. Counters are plain ints: `observe` exports them."""
 
-    def __init__(self, members: Membership) -> None:
+    def __init__(self, members: Membership, scheme: str = "http") -> None:
+        """`scheme` is that of the clients' door."""
         self._members = members
+        self._scheme = scheme
         self.forwarded_count = 0
         self.times = Histogram()
         """Of requests that found their connection to the owner idle and wait for nothing but its answer."""
@@ -84,7 +86,7 @@ class Forwarder:
         if exchange.request.headers.get(REDIRECT) != b"307":
             return None
         address = self._members.public_address(member)
-        return None if address is None else f"http://{address}{exchange.request.target.decode('latin-1')}"
+        return None if address is None else f"{self._scheme}://{address}{exchange.request.target.decode('latin-1')}"
 
     def forward(
         self,

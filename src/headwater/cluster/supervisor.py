@@ -41,7 +41,7 @@ _SAY = b"say "
 """Begins a line of a worker that is for whoever started the node."""
 
 
-class CannotListen(Exception):
+class CannotListen(OSError):
     """The address is taken or not to be had; the message says which."""
 
 
@@ -85,7 +85,7 @@ def listen(host: str, port: int, backlog: int | None = BACKLOG) -> tuple[list[so
     except OSError as error:
         for sock in sockets:
             sock.close()
-        raise CannotListen(error.strerror or str(error)) from None
+        raise CannotListen(error.errno or 0, error.strerror or str(error)) from None
     return sockets, port
 
 
@@ -107,7 +107,8 @@ class Worker:
         pipe = asyncio.subprocess.PIPE
         # A Ctrl-C reaches the whole process group, and it is for the parent to tell the workers when to stop. What is
         # blocked here is blocked in the new process from its first instruction on.
-        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
+        # SIGHUP stays blocked until the worker says what it is for.
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGHUP))
         try:
             self._process = process = await asyncio.create_subprocess_exec(
                 *self._command, stdin=pipe, stdout=pipe, pass_fds=self._fds
@@ -116,7 +117,7 @@ class Worker:
             log.error("a worker cannot be started", worker=self._order.member, reason=str(error))
             return False
         finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT,))
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGHUP))
         if self._stopping.is_set():
             self._signal(signal.SIGTERM)  # it was not there yet when the others were told
         if process.stdin is None or process.stdout is None:
@@ -151,6 +152,9 @@ class Worker:
         """It is not started again from now on."""
         self._stopping.set()
 
+    def hang_up(self) -> None:
+        self._signal(signal.SIGHUP)
+
     def terminate(self) -> None:
         self.expect_end()
         self._signal(signal.SIGTERM)
@@ -180,6 +184,7 @@ async def supervise(
     grace_s: float,
     ready: Callable[[], None],
     ending: Callable[[], None] = lambda: None,
+    tls: bool = False,
 ) -> int:
     """Runs `command` for each order until SIGTERM or SIGINT; returns the exit code. `fds` are theirs too.
 
@@ -196,6 +201,13 @@ async def supervise(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
+
+    def hang_up() -> None:
+        for worker in workers:
+            worker.hang_up()
+
+    if takes_hang_up(tls):
+        loop.add_signal_handler(signal.SIGHUP, hang_up)
     stopped = loop.create_task(stopping.wait())
     starting = [loop.create_task(worker.start()) for worker in workers]
     keeping: list[asyncio.Task[None]] = []
@@ -219,6 +231,17 @@ async def supervise(
         await ended
     block_signals()
     return code
+
+
+def takes_hang_up(tls: bool) -> bool:
+    """Whether SIGHUP has a node read its files again. A node on a terminal that has none to read ends with it, as any
+    program does."""
+    return tls or not os.isatty(0)
+
+
+def unblock_hang_up() -> None:
+    """In a worker, which was started with SIGHUP blocked."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGHUP,))
 
 
 def block_signals() -> None:

@@ -41,7 +41,7 @@ from headwater.model.forks import ColdOffset
 from headwater.model.labels import held_bytes as labels_bytes
 from headwater.model.lineage import Incarnation, Lineage
 from headwater.model.stream import CreatedAndAppended, Limits, Unchanged, decide
-from headwater.model.stream_state import evolve
+from headwater.model.stream_state import NEVER_MS, evolve
 from headwater.model.timeline import RECORD_BYTES
 from headwater.ports import FENCED, Catalog, Clock, Log
 
@@ -417,11 +417,11 @@ class Group:
         stream = self.loaded.find(key)
         if stream is None or stream.visible == UNBORN:
             raise StreamNotFound
+        if stream.deadline_ms == NEVER_MS and not stream.soft_deleted:
+            return stream
         now_ms = self.clock.now_ms()
-        if stream.deadline_ms <= now_ms:
-            stream = self._expired(stream, now_ms)
-            if stream is None:
-                raise StreamNotFound
+        if stream.deadline_ms <= now_ms and self._expired(stream, now_ms) is None:
+            raise StreamNotFound
         if stream.soft_deleted:
             raise StreamSoftDeleted
         if touch and stream.ttl_ms is not None:

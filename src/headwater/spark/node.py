@@ -15,6 +15,7 @@ from urllib.parse import quote, urlencode
 
 from headwater.client.backoff import Backoff
 from headwater.client.connection import Answer, Connection, Failed, Lost, NotConnected, address
+from headwater.client.tls_files import TlsFiles
 from headwater.errors import TABLE
 
 PATIENCE_S = 60.0
@@ -77,9 +78,15 @@ def of(group: int) -> str:
 
 class Node:
     def __init__(
-        self, url: str, token: str | None = None, patience_s: float = PATIENCE_S, expects: Mapping[int, Seen] = _NONE
+        self,
+        url: str,
+        token: str | None = None,
+        patience_s: float = PATIENCE_S,
+        expects: Mapping[int, Seen] = _NONE,
+        tls: TlsFiles | None = None,
     ) -> None:
-        server = address(url)
+        """`tls`: without it the environment of this process names the files."""
+        server = address(url, tls)
         if server is None:
             raise NodeError(f"{url!r} is not the address of a node: write it as http://HOST:PORT")
         self.url = url.rstrip("/")
@@ -93,7 +100,8 @@ class Node:
         self._mine = threading.local()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Node, (self.url, self.token, self._patience_s, self.expects)
+        # Executors have an environment of their own: the files are those that the driver was told, by the same paths.
+        return Node, (self.url, self.token, self._patience_s, self.expects, self._server.tls)
 
     def expecting(self, seen: Mapping[int, Seen]) -> Self:
         """The same node, whose calls raise LogChanged when a group's log does not have what was seen of it.

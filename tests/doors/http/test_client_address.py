@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater.config import Settings
-from headwater.doors.http.client_address import HERE, Proxies, peer_of
+from headwater.doors.http.client_address import Proxies
+from headwater.doors.peers import HERE, peer_of
 
 PROXY, CLIENT = "10.0.0.1", "203.0.113.5"
 TRUSTED = Proxies(Settings(trusted_proxies="10.0.0.0/8,fd00::/8"))

@@ -31,8 +31,10 @@ class Hand:
     def __init__(self, **settings: int) -> None:
         self.settings = Settings(body_timeout_ms=int(WINDOW_S * 1000), **settings)  # type: ignore[arg-type]
         self.responder = Responder("*", keeps_nothing=True)
+        self.access = Access()
         self.heads, self.proxy_heads, self.bodies = Heads(), Heads(), Budget(1 << 30)
         self.proxies = Proxies(self.settings)
+        self.access = Access()
         self.slicer = Slicer(self.bodies)
         self.watch = Watch(self.settings, lambda: 0.0)
         self.access = Access()

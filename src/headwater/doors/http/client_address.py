@@ -14,11 +14,10 @@ import re
 from collections.abc import Iterable
 
 from headwater.doors.http.headers import Headers
+from headwater.doors.peers import plain
 from headwater.setting_values import networks
 from headwater.web_settings import NONE, X_FORWARDED, WebSettings
 
-HERE = "127.0.0.1"
-"""What a Unix socket counts as: another process of this machine."""
 _PAIR = re.compile(r"""\s*([A-Za-z]+)\s*=\s*("(?:[^"\\]|\\.)*"|[^\s;,"]*)\s*""")
 _HOPS_MAX = 32
 """Proxies in a row that are looked at; what is behind them is taken for the client."""
@@ -80,13 +79,6 @@ class Proxies:
         return client, max(hops_count, 1)
 
 
-def peer_of(peername: object) -> str:
-    """The address at the other end of a socket, as text without a port."""
-    if isinstance(peername, tuple) and peername:
-        return _plain(str(peername[0])) or HERE
-    return HERE
-
-
 def _listed(value: bytes) -> list[str]:
     return [part.strip() for part in value.decode("latin-1").split(",")] if value else []
 
@@ -138,14 +130,4 @@ def _address(text: str) -> str | None:
         text = text[1:].partition("]")[0]
     elif text.count(":") == 1:
         text = text.partition(":")[0]
-    return _plain(text)
-
-
-def _plain(text: str) -> str | None:
-    """An address in one spelling: without a zone, and IPv4 as such."""
-    try:
-        found = ipaddress.ip_address(text.partition("%")[0])
-    except ValueError:
-        return None
-    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
-    return str(mapped or found)
+    return plain(text)

@@ -13,12 +13,13 @@ from collections import deque
 from collections.abc import Callable
 
 from headwater.doors import faults
+from headwater.doors.farewell import Farewell
 from headwater.doors.http import large_writes
-from headwater.doors.http.client_address import HERE, peer_of
 from headwater.doors.http.exchange import Exchange, Receiver, Streamer, Upstream
 from headwater.doors.http.headers import Headers
 from headwater.doors.http.shared import Server
 from headwater.doors.http.wire import BODY, HEAD, IDLE, Continue, Parsed, Request, RequestParser
+from headwater.doors.peers import HERE, peer_of
 from headwater.errors import Failure, RequestTimeout
 from headwater.security.principals import Identity
 
@@ -47,6 +48,7 @@ class Connection(asyncio.Protocol):
         "_deaf",
         "_discarded_bytes",
         "_ended",
+        "_farewell",
         "_linger_end_s",
         "_lingering",
         "_parser",
@@ -111,6 +113,8 @@ class Connection(asyncio.Protocol):
         self.unjudged: Exchange | None = None
         """A request whose body is still being read in slices: nothing after it may be judged before it."""
         self.paused = False
+        self._farewell: Farewell | None = None
+        """Of a connection with TLS."""
         self.peer = HERE
         """The address at the other end: the client's, a proxy's, or that of another process."""
         self.through_proxy = False
@@ -123,6 +127,7 @@ class Connection(asyncio.Protocol):
         transport.set_write_buffer_limits(high=self._server.settings.write_buffer_bytes_max)  # type: ignore[attr-defined]
         server = self._server
         self.peer = peer_of(transport.get_extra_info("peername"))
+        self._farewell = Farewell.of(transport)
         if server.internal:
             self._parser.believe(server.heads)  # what others were not to say was left out where they are connected
         elif server.proxies.trusts(self.peer):
@@ -190,6 +195,10 @@ class Connection(asyncio.Protocol):
         """A client that half-closes still gets the answers that are under way. Nobody waits there for later ones."""
         self._ended = True
         if self._closing:
+            return False
+        if self._farewell is not None:
+            # The transport sends nothing any more: connection_lost follows.
+            self._closing = self._deaf = True
             return False
         if self.receiver is not None:
             self.drop_streamer()  # it had the means to say that it ends
@@ -346,6 +355,10 @@ class Connection(asyncio.Protocol):
         if self._lingering:
             quiet = now_s >= self._deadline_s and not self._goes_on(now_s, self._discarded_bytes, LINGER_S)
             if quiet or now_s >= self._linger_end_s:
+                self.abort()
+            return
+        if self._closing and self._farewell is not None:
+            if self._farewell.is_over():
                 self.abort()
             return
         if self._phase == IDLE and (self._active or self.exchanges):

@@ -14,6 +14,8 @@ from collections import deque
 import msgspec
 
 from headwater.doors import faults
+from headwater.doors.farewell import Farewell
+from headwater.doors.peers import HERE, peer_of
 from headwater.doors.s3p import outcomes, replies
 from headwater.doors.s3p.caller import Caller
 from headwater.doors.s3p.commands import Append, Auth, Create, Delete, Placed, Read, Trim
@@ -80,6 +82,7 @@ class Connection(asyncio.Protocol):
         "_active",
         "_closing",
         "_deadline_s",
+        "_farewell",
         "_in_flight_bytes",
         "_linger_end_s",
         "_lingering",
@@ -92,6 +95,7 @@ class Connection(asyncio.Protocol):
         "due",
         "ended",
         "paused",
+        "peer",
         "pending",
         "server",
         "waiting",
@@ -103,6 +107,10 @@ class Connection(asyncio.Protocol):
         self._parser = Parser(server.limits)
         self._transport: asyncio.Transport | None = None
         self._closing = False
+        self._farewell: Farewell | None = None
+        """Of a connection with TLS."""
+        self.peer = HERE
+        """The address at the other end: the client's, or that of another process."""
         self._lingering = False
         self._linger_end_s = 0.0
         self.ended = False
@@ -128,6 +136,8 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]  # uvloop's transports are not asyncio's by class
         transport.set_write_buffer_limits(high=self.server.settings.write_buffer_bytes_max)  # type: ignore[attr-defined]
+        self._farewell = Farewell.of(transport)
+        self.peer = peer_of(transport.get_extra_info("peername"))
         if not self.server.admit(self):
             self.abort()
 
@@ -170,6 +180,8 @@ class Connection(asyncio.Protocol):
         self.ended = True
         if not self._closing and self.alone is not None:
             self.alone.guard(self.alone.stop)
+        if self._farewell is not None:
+            self._closing = True  # the transport sends nothing any more: connection_lost follows
         return not self._closing and bool(self._unanswered_count)
 
     def pause_writing(self) -> None:
@@ -377,6 +389,9 @@ class Connection(asyncio.Protocol):
                 self._deadline_s = min(now_s + LINGER_S, self._linger_end_s)
             if now_s >= self._deadline_s:
                 self.abort()
+        elif self._closing and self._farewell is not None:
+            if self._farewell.is_over():
+                self.abort()
         elif self._active or self.pending or (self.alone is not None and not self.paused):
             self._active = False
             self._deadline_s = now_s + self.server.settings.s3p_idle_timeout_ms / 1000
@@ -431,7 +446,8 @@ class Connection(asyncio.Protocol):
             if not self._receiving:
                 self._receiving = True
                 transport.resume_reading()
-            transport.write_eof()
+            if transport.can_write_eof():
+                transport.write_eof()
 
     def _stop_receiving(self) -> None:
         if self._receiving and self._transport is not None and not self._closing:
