@@ -31,6 +31,7 @@ from headwater.doors.http.admin.bulk_snapshots import BulkSnapshots
 from headwater.doors.http.admin.cluster import PREFIX as CLUSTER_PREFIX
 from headwater.doors.http.admin.cluster import ClusterCalls, no_cluster
 from headwater.doors.http.admin.erasures import Erasures
+from headwater.doors.http.admin.feed import Encoding, FeedCalls
 from headwater.doors.http.admin.groups import PREFIX as GROUPS_PREFIX
 from headwater.doors.http.admin.groups import GroupCalls
 from headwater.doors.http.admin.hottest import HottestCall
@@ -70,7 +71,7 @@ from headwater.errors import NoSuchRoute
 from headwater.group_maker import GroupMaker
 from headwater.lake.append_pressure import AppendPressure
 from headwater.lake.cache import DiskCache
-from headwater.lake.feed import encode_feed
+from headwater.lake.feed import begin_feed, encode_feed, encode_part
 from headwater.lake.lake import DeltaLake, StoreBlobs
 from headwater.lake.store import ObjectStore, StoreError, probe
 from headwater.lake.store_probe import StoreProbe
@@ -267,16 +268,18 @@ class Node:
         groups = GroupCalls(engine, routes.handle, self._access)
         routes.call(GROUPS_PREFIX, groups.handle, groups.judge)
         routes.expect = groups.expect
-        pipeline = Pipeline(engine, encode_feed, None if lake is None else partial(_describe, store))
+        pipeline = Pipeline(engine, None if lake is None else partial(_describe, store))
         pipeline.register(groups)
+        FeedCalls(Encoding(encode_feed, begin_feed, encode_part)).register(groups)
         routes.call("/__headwater/lake", pipeline.lake, policy.READ_ALL)
         routes.call("/__headwater/flush", pipeline.flush, policy.ADMIN_DO)
         if lake is not None:
             # One round of gc sees that nothing refers to it, and another finds that its time is over.
             unused_ms_max = settings.lake_grace_ms + 2 * settings.lake_gc_interval_ms
-            self._lake_calls = LakeCalls(lake.files, place, unused_ms_max)
+            self._lake_calls = LakeCalls(lake.files, lake.infos, place, unused_ms_max)
             self._lake_calls.register(groups)
-        routes.call("/__headwater/plan", Plans(engine, groups, self._lake_calls).handle, policy.ASK_ALL)
+        plans = Plans(engine, groups, self._lake_calls, self._groups.membership.public_address)
+        routes.call("/__headwater/plan", plans.handle, policy.ASK_ALL)
         usage = Usage(engine)
         routes.call("/__headwater/usage", usage.handle, policy.READ_ALL)
         routes.call("/__headwater/hottest", HottestCall(engine, self._groups.in_cluster).handle, policy.ADMIN_LOOK)
