@@ -26,7 +26,9 @@ BUCKETS = 16
 STREAMS_PER_BUCKET = 50
 QUERIES = (0, 1, 4, 16)
 INGEST_S, INGEST_S_QUICK = 30.0, 8.0
-RECORDS_PER_ENTRY, PAYLOAD_BYTES = 20, 100
+RECORDS_PER_ENTRY, PAYLOAD_BYTES = 10, 100
+INGEST_STEP_S = 0.4
+"""8,000 records each: 20,000 a second, as long as the machine takes them."""
 TRIGGER_S = 1.0
 AIM_COST, AIM_PLAN_MS, AIM_ROWS_PER_S = 1.3, 50.0, 1_000_000
 EXTENTS, EXTENTS_QUICK = (10_000, 1_000_000), (10_000,)
@@ -77,17 +79,20 @@ def _ingest_beside(server: Server, count: int, seconds: float) -> dict[str, floa
     followed = [_Follower(server, buckets, stop) for buckets in shares]
     for one in followed:
         one.start()
+    for one in followed:
+        one.ready.wait(60)
     cpu_s, began_s = cpu_seconds(server.pid), time.monotonic()
     records = 0
     while time.monotonic() - began_s < seconds:
+        due_s = time.monotonic() + INGEST_STEP_S
         records += _append(server, keys, RECORDS_PER_ENTRY)
-        time.sleep(0.05)
-    cpu_s = cpu_seconds(server.pid) - cpu_s
+        time.sleep(max(due_s - time.monotonic(), 0))
     stop.set()
     for one in followed:
-        one.join(60)
+        one.join(120)  # each reads to the end
         if one.failure is not None:
             raise Failed(f"a query ended: {one.failure!r}")
+    cpu_s = cpu_seconds(server.pid) - cpu_s
     ingested = records * PAYLOAD_BYTES
     return {
         "records": records,
@@ -106,7 +111,8 @@ class _Follower(threading.Thread):
         self.rows = self.sent_bytes = 0
         self.plan_ms: list[float] = []
         self.failure: Exception | None = None
-        self._server, self._buckets, self._stop = server, buckets, stop
+        self.ready = threading.Event()
+        self._server, self._buckets, self._ended = server, buckets, stop
 
     def run(self) -> None:
         try:
@@ -138,9 +144,13 @@ class _Follower(threading.Thread):
     def _follow(self, readers: list[Any]) -> None:
         (reader,) = readers
         at = reader.initialOffset()
-        while not self._stop.wait(TRIGGER_S):
+        self.ready.set()
+        while True:
+            last = self._ended.wait(TRIGGER_S)
             began_s = time.perf_counter()
             end = reader.latestOffset(at, reader.getDefaultReadLimit())
+            if end == at and last:
+                return
             if end == at:
                 continue
             parts = reader.partitions(at, end)
