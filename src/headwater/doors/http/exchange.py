@@ -128,10 +128,12 @@ class Line(Protocol):
 class Repeated:
     """Kept with a head that was judged before: what to do with every request that begins like it (`wire.KnownHead`)."""
 
-    __slots__ = ("act",)
+    __slots__ = ("act", "in_passes")
 
-    def __init__(self, act: Callable[[Exchange], None]) -> None:
+    def __init__(self, act: Callable[[Exchange], None], in_passes: bool = False) -> None:
         self.act = act
+        self.in_passes = in_passes
+        """Many such requests are one step of the server, whose time is measured as a whole."""
 
 
 class Exchange:

@@ -17,7 +17,7 @@ import structlog
 from headwater import spans
 from headwater.config import Settings
 from headwater.doors.http import request_ids
-from headwater.doors.http.exchange import Exchange, Line
+from headwater.doors.http.exchange import Exchange, Line, Repeated
 from headwater.doors.http.wire import Request, is_append
 from headwater.engine.batch_times import SlowBatch
 from headwater.engine.pending_answers import Waiter
@@ -44,9 +44,14 @@ class Watch:
 
     def begin(self, connection: Line, request: Request) -> Exchange:
         """The exchange of a request that is no append with a known head."""
+        tracer, known = spans.tracer, request.known
+        if known is not None and tracer is None and not self._access_log:
+            # Such a head has no name. Claims and acks: the passes over a queue and the log's batches are timed instead.
+            memo = known.memo
+            if type(memo) is Repeated and memo.in_passes:
+                return Exchange(connection, request)
         headers = request.headers
         named = request_ids.HEADER in headers
-        tracer = spans.tracer
         if is_append(request) and not named and (tracer is None or TRACEPARENT not in headers):
             return Exchange(connection, request)
         if not (named or self._all or tracer is not None):
