@@ -18,6 +18,7 @@ from headwater.cluster.framing import BadAnswer, ResponseFraming
 from headwater.cluster.membership import HTTP, Membership
 from headwater.errors import Failure, MemberUnavailable, OutcomeUnknown
 from headwater.histogram import Histogram
+from headwater.security.principals import PUBLIC
 
 if TYPE_CHECKING:
     from headwater.doors.http.exchange import Exchange, Line
@@ -29,6 +30,7 @@ PLACED = b"headwater-placed"
 """`group/version`: the home of a stream's name says that the stream lives in that group (see `fork_placement`)."""
 _NO_CONTENT = b"HTTP/1.1 204 "
 CONNECTION = b"connection"
+AUTHORIZATION = b"authorization"
 REDIRECT = b"headwater-redirect"
 """`307`: a client that would rather go to the owner itself than have its request sent on."""
 _NOT_FORWARDED = frozenset((b"expect", b"transfer-encoding", b"content-length", PLACED))
@@ -54,10 +56,13 @@ class ForwardedHead:
         self.version = version
 
 
-def encode_head(request: Request, size: int, placed: bytes | None = None) -> bytes:
-    """The request's head as it is sent to its owner, for a body of `size` bytes. See `PLACED`."""
+def encode_head(request: Request, size: int, placed: bytes | None = None, judged: bool = False) -> bytes:
+    """The request's head as it is sent to its owner, for a body of `size` bytes. See `PLACED`. The credential of one
+    that was `judged` stays here: its owner believes this process."""
     lines = [b"%b %b HTTP/%b\r\n" % (request.method, request.target, request.version.encode())]
     for name, value in request.headers.items():
+        if name == AUTHORIZATION and judged:
+            continue
         if name not in _NOT_FORWARDED and (request.keep_alive or name != CONNECTION):
             lines.append(b"%b: %b\r\n" % (name, value))
     if not request.keep_alive:
@@ -101,7 +106,8 @@ class Forwarder:
         """
         request = exchange.request
         known = request.known
-        head = encode_head(request, len(request.body), placed)
+        judged = not exchange.connection.identity.unguarded and exchange.principal.kind != PUBLIC
+        head = encode_head(request, len(request.body), placed, judged)
         if known is not None and placed is None and request.keep_alive:
             known.memo = ForwardedHead(member, head, self._members.version)
         self.forwarded_count += 1

@@ -20,6 +20,7 @@ from headwater.engine.pending_answers import Outcome
 from headwater.errors import Failure, InternalError, MethodNotAllowed, NoSuchRoute, Overloaded
 from headwater.ports import BlobsUnavailable
 from headwater.security.principals import EVERYONE, NOBODY, Identity, Need, Principal
+from headwater.security.signed_urls import redacted
 
 T = TypeVar("T")
 _running: set[asyncio.Task[None]] = set()
@@ -173,9 +174,9 @@ class Exchange:
             return known.principal
         return EVERYONE if self.connection.identity.unguarded else NOBODY
 
-    def set_principal(self, principal: Principal) -> None:
+    def set_principal(self, principal: Principal, needs: tuple[Need, ...] = ()) -> None:
         self._principal = principal
-        self._needs: tuple[Need, ...] = ()
+        self._needs = needs
 
     @property
     def needs(self) -> tuple[Need, ...]:
@@ -263,7 +264,9 @@ class Exchange:
         An answer that has begun cannot tell it: its connection ends.
         """
         connection, request = self.connection, self.request
-        failure = faults.report("http", request_ids.of(request), method=request.method, target=request.target[:200])
+        failure = faults.report(
+            "http", request_ids.of(request), method=request.method, target=redacted(request.target)[:200]
+        )
         if self not in connection.exchanges:
             return  # answered, or the client is gone
         if connection.exchanges[0] is self:
