@@ -98,7 +98,7 @@ class Group:
         self.observers = self._visibility.observers
         self._unpublished = self._visibility.unpublished
         self._commit_due = self._told_failure = False
-        self._retention = RetentionRules(self.loaded)
+        self.retention = RetentionRules(self.loaded)
 
     def give_out_after(self, sid: int) -> None:
         """Ids up to `sid` are not given out any more, nor is 0."""
@@ -245,7 +245,7 @@ class Group:
         else:
             loaded.hold(stream, size, position)
         if stream.retention is not None:
-            self._retention.due[stream.sid] = stream
+            self.retention.due[stream.sid] = stream
         answers = self._answers
         if durability == 0:
             answers.sync_target = position
@@ -275,7 +275,7 @@ class Group:
         self.loaded.dirty[stream.sid] = stream
         self.loaded.unlogged_bytes += stream.timeline.held_bytes - held
         if stream.retention is not None:
-            self._retention.due[stream.sid] = stream
+            self.retention.due[stream.sid] = stream
         reserved_at = self.unlogged_heads.appended(stream)
         self._want_commit()
         if reserved_at > self.log.synced:
@@ -287,7 +287,7 @@ class Group:
     def _delete(self, stream: LoadedStream, event: Deleted, waiter: Waiter | None) -> None:
         position = self.log.add(event, True)
         self.loaded.delete(stream, event, position)
-        self._retention.due.pop(stream.sid, None)
+        self.retention.due.pop(stream.sid, None)
         self._publish_later(position, waiter, event, stream)
 
     def _let_go(self, stream: LoadedStream, event: Trimmed | SnapshotPublished, waiter: Waiter | None) -> None:
@@ -312,8 +312,7 @@ class Group:
         unlogged = event.durability == Durability.EPHEMERAL
         position = log.tail if unlogged else log.add(event, event.durability == Durability.FSYNC)
         evolve(stream, event, position)
-        stream.encoded = None
-        self.loaded.dirty[stream.sid] = stream
+        self.loaded.holed(stream)
         if stream.earliest > earliest:
             self.loaded.cut(stream)
             freed = held - stream.timeline.held_bytes
@@ -474,14 +473,14 @@ class Group:
 
     def check_retention(self, stream: LoadedStream) -> None:
         """Has the stream's retention policy looked at the next time."""
-        self._retention.due[stream.sid] = stream
+        self.retention.due[stream.sid] = stream
 
     def apply_retention(self, only: LoadedStream | None = None) -> None:
         """Trims streams that grew beyond their policy, or one. Cost grows with those that grew or hold what is old."""
         if self.closed:
             return
         now_ms = self.clock.now_ms()
-        for stream, (offset, seq, position) in self._retention.cuts(now_ms, only):
+        for stream, (offset, seq, position) in self.retention.cuts(now_ms, only):
             self._let_go(stream, Trimmed(stream.sid, offset, seq, now_ms, position, evicted=True), None)
 
     def told_position(self) -> int:
