@@ -265,7 +265,8 @@ class Exchange:
         An answer that has begun cannot tell it: its connection ends.
         """
         connection, request = self.connection, self.request
-        failure = faults.report("http", request_ids.of(request), method=request.method, target=request.target[:200])
+        path = request_ids.path_of(request)
+        failure = faults.report("http", request_ids.of(request), method=request.method.decode("latin-1"), path=path)
         if self not in connection.exchanges:
             return  # answered, or the client is gone
         if connection.exchanges[0] is self:
