@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -78,7 +78,7 @@ from headwater.lake.store_probe import StoreProbe
 from headwater.local_groups import LocalGroups
 from headwater.model.subscriptions import path_of
 from headwater.node_doors import NodeDoors
-from headwater.observe import readings
+from headwater.observe import readings, traces
 from headwater.observe.cluster_readings import NodeReadings
 from headwater.observe.group_readings import LoopDelay, group_readings, process_readings
 from headwater.observe.health import Health
@@ -99,6 +99,9 @@ from headwater.topics.delivery import Delivery
 from headwater.topics.priorities import Priorities
 from headwater.topics.queues import Queues
 from headwater.topics.routers import Routers
+
+if TYPE_CHECKING:
+    from headwater.observe.tracing import OtelTracer
 
 log = structlog.get_logger("headwater")
 
@@ -133,6 +136,7 @@ class Node:
         self._bulk_snapshots: BulkSnapshots | None = None
         self._doors: NodeDoors | None = None
         self._loop_delay = LoopDelay(SystemClock())
+        self._tracer: OtelTracer | None = None
 
     @property
     def policy(self) -> policy.Policy:
@@ -144,6 +148,7 @@ class Node:
         settings, groups = self.settings, self._groups
         _raise_file_limit(settings.connections_max + settings.s3p_connections_max)
         rng, clock = SystemRng(), SystemClock()
+        self._tracer = traces.begin(settings, f"{settings.listen}/{groups.worker}")
         store = await self._store(rng)
         await groups.join(rng)
         self._forwarder = Forwarder(groups.membership, settings.scheme)
@@ -312,7 +317,8 @@ class Node:
     def _pages(self, routes: Routes, engine: Engine, http: HttpServer) -> Metrics:
         groups, probe = self._groups, self._store_probe
         cluster = None if isinstance(groups, LocalGroups) else NodeReadings(groups.view, groups.ownership)
-        health, metrics = Health(engine.questions, cluster), Metrics(engine.questions, groups.in_cluster)
+        health = Health(engine.questions, cluster, self._loop_delay.now_s)
+        metrics = Metrics(engine.questions, groups.in_cluster)
         if cluster is not None and self._forwarder is not None:
             metrics.add(*readings.cluster_gauges(cluster, self._forwarder))
 
@@ -394,6 +400,8 @@ class Node:
         await self._groups.stop()
         if self._bulk_snapshots is not None:
             self._bulk_snapshots.close()
+        tracer, self._tracer = self._tracer, None
+        await asyncio.to_thread(traces.end, tracer)
 
 
 def _answer(calls: Calls, exchange: Exchange, rest: bytes, query: bytes) -> None:
