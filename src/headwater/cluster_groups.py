@@ -229,7 +229,13 @@ class ClusterGroups:
 
     # ---- doors --------------------------------------------------------------------------------------------------
 
-    async def open(self, http: HttpServer, internal: Callable[[], HttpServer], s3p: S3pServer | None) -> None:
+    async def open(
+        self,
+        http: HttpServer,
+        internal: Callable[[], HttpServer],
+        s3p: S3pServer | None,
+        admin: HttpServer | None = None,
+    ) -> None:
         """Other nodes may ask and send on from now on."""
         self._internal = internal()
         self._doors[HTTP] = self._internal.accept

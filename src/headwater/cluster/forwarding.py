@@ -28,6 +28,7 @@ HELD_BYTES_MAX = 64 * 1024
 PLACED = b"headwater-placed"
 """`group/version`: the home of a stream's name says that the stream lives in that group (see `fork_placement`)."""
 _NO_CONTENT = b"HTTP/1.1 204 "
+_OWN = b"/__headwater/"
 CONNECTION = b"connection"
 REDIRECT = b"headwater-redirect"
 """`307`: a client that would rather go to the owner itself than have its request sent on."""
@@ -73,8 +74,9 @@ def encode_head(request: Request, size: int, placed: bytes | None = None) -> byt
 class Forwarder:
     """Hands exchanges to the members that own them. Counters are plain ints: `observe` exports them."""
 
-    def __init__(self, members: Membership, scheme: str = "http") -> None:
-        """`scheme` is that of the clients' door."""
+    def __init__(self, members: Membership, scheme: str = "http", own_apart: bool = False) -> None:
+        """`scheme` is that of the clients' door, which does not serve the node's own calls with `own_apart`."""
+        self._own_apart = own_apart
         self._members = members
         self._scheme = scheme
         self.forwarded_count = 0
@@ -84,6 +86,8 @@ class Forwarder:
     def location(self, exchange: Exchange, member: int) -> str | None:
         """Where the client would find the owner itself; None when it did not ask for that, or is there already."""
         if exchange.request.headers.get(REDIRECT) != b"307":
+            return None
+        if self._own_apart and exchange.request.target.startswith(_OWN):
             return None
         address = self._members.public_address(member)
         return None if address is None else f"{self._scheme}://{address}{exchange.request.target.decode('latin-1')}"

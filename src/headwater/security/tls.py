@@ -16,6 +16,8 @@ from datetime import datetime
 
 from cryptography import x509
 
+from headwater.security import certificates
+from headwater.security.certificates import FILE_BYTES_MAX, Certificates, TlsRefused, subject_text
 from headwater.setting_values import AUTO, OFF
 from headwater.web_settings import REQUIRED, WebSettings
 
@@ -23,14 +25,9 @@ CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 """Of TLS 1.2; those of 1.3 are all of this kind."""
 HTTP_PROTOCOLS = ["http/1.1"]
 HTTP, S3P = "http", "s3p"
-FILE_BYTES_MAX = 1 << 20
 
 Stamp = tuple[tuple[int, int, int] | None, ...]
 """Of each file: its inode, its size and its time of change; None for one that cannot be looked at."""
-
-
-class TlsRefused(Exception):
-    """The files cannot be used; the message says which, why, and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +38,8 @@ class Loaded:
     """By door: HTTP and S3P agree on different protocols."""
     subject: str
     expires: datetime
+    certificates: Certificates | None
+    """What subjects of clients may do; None where that is not said."""
 
 
 class ServerTls:
@@ -51,6 +50,8 @@ class ServerTls:
         self._tell = tell
         self._stamp = self._look()
         self.loaded = load(settings)
+        self.on_change: list[Callable[[], None]] = []
+        """Called after files were taken over."""
         self.reloads_count = 0
         self.refused_count = 0
 
@@ -76,12 +77,14 @@ class ServerTls:
         self._stamp = stamp
         self.loaded = loaded
         self.reloads_count += 1
+        for changed in self.on_change:
+            changed()
         self._tell(
             "the certificate was loaded again", {"subject": loaded.subject, "expires": loaded.expires.isoformat()}
         )
 
     def _look(self) -> Stamp:
-        return tuple(_stamp(path) for path in paths(self._settings))
+        return tuple(_stamp(path) for path in (*paths(self._settings), self._settings.tls_client_scopes))
 
 
 def paths(settings: WebSettings) -> list[str]:
@@ -97,13 +100,8 @@ def load(settings: WebSettings) -> Loaded:
     leaf = _leaf(certificate)
     contexts = {door: _context(certificate, key, authorities, settings) for door in (HTTP, S3P)}
     contexts[HTTP].set_alpn_protocols(HTTP_PROTOCOLS)
-    return Loaded(contexts, subject_text(leaf), leaf.not_valid_after_utc)
-
-
-def subject_text(certificate: x509.Certificate) -> str:
-    """The subject as RFC 4514 writes it (RFC 2253 before), such as `CN=reader,O=Example`: the last part of the name
-    comes first, as `openssl x509 -noout -subject -nameopt RFC2253` prints it."""
-    return certificate.subject.rfc4514_string()
+    scopes = None if settings.tls_client_scopes == OFF else certificates.load(settings.tls_client_scopes)
+    return Loaded(contexts, subject_text(leaf), leaf.not_valid_after_utc, scopes)
 
 
 def _context(certificate: str, key: str, authorities: list[str], settings: WebSettings) -> ssl.SSLContext:

@@ -18,10 +18,10 @@ from headwater.doors.http import large_writes
 from headwater.doors.http.exchange import Exchange, Receiver, Streamer, Upstream
 from headwater.doors.http.headers import Headers
 from headwater.doors.http.shared import Server
-from headwater.doors.http.wire import BODY, HEAD, IDLE, Continue, Parsed, Request, RequestParser
-from headwater.doors.peers import HERE, peer_of
+from headwater.doors.http.wire import BODY, HEAD, IDLE, Continue, Heads, Parsed, Request, RequestParser
+from headwater.doors.peers import HERE, certificate_of, peer_of
 from headwater.errors import Failure, RequestTimeout
-from headwater.security.principals import Identity
+from headwater.security.principals import Identity, Principal
 
 PIPELINE_MAX = 256
 """Unanswered requests of one connection; beyond it the socket is not read."""
@@ -36,6 +36,8 @@ WAITING_BYTES_MAX = 4 * 1024 * 1024
 """Bodies of requests that wait for those in front of them; beyond it the socket is not read."""
 EARLY_BYTES_MAX = 64 * 1024
 """What a client sends after a request for a WebSocket that is not answered yet; beyond it the socket is not read."""
+OWN_HEADS_MAX = 16
+"""Heads that are remembered of a connection with a certificate that is somebody's."""
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -133,8 +135,16 @@ class Connection(asyncio.Protocol):
         elif server.proxies.trusts(self.peer):
             self.through_proxy = True
             self._parser.believe(server.proxy_heads)
+        if server.admitted is not None and self._farewell is not None:
+            self._admit(server.admitted(certificate_of(transport)))
         if not server.admit(self):
             self.abort()
+
+    def _admit(self, principal: Principal | None) -> None:
+        """The connection itself says whom it is for: a head that others sent was judged for others."""
+        if principal is not None:
+            self.identity.admitted = principal
+            self._parser.heads = Heads(OWN_HEADS_MAX)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = self._deaf = True
@@ -346,6 +356,9 @@ class Connection(asyncio.Protocol):
 
     def tick(self, now_s: float) -> None:
         """Enforces time limits; called by the server's sweep about twice a second."""
+        admitted = self.identity.admitted
+        if admitted is not None and not self._closing and not self._server.access.guard.holds(admitted):
+            self.shut_down()  # its certificate is over
         if self.streamer is not None:
             if not self._server.access.goes_on(self.identity, self.exchanges):
                 self._stop_streamer()
