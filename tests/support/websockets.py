@@ -134,7 +134,7 @@ class Rig:
         self.responder = Responder("*", keeps_nothing=True)
         self.heads, self.proxy_heads, self.bodies = Heads(), Heads(), Budget(bodies_bytes_max)
         self.proxies = Proxies(self.settings)
-        self.access = Access()
+        self.access, self.admitted = Access(), None
         self.slicer = Slicer(self.bodies)
         self.closing = self.winding_down = False
         self.internal = internal

@@ -32,7 +32,7 @@ class Hand:
         self.responder = Responder("*", keeps_nothing=True)
         self.heads, self.proxy_heads, self.bodies = Heads(), Heads(), Budget(1 << 30)
         self.proxies = Proxies(self.settings)
-        self.access = Access()
+        self.access, self.admitted = Access(), None
         self.slicer = Slicer(self.bodies)
         self.closing = self.winding_down = False
         self.internal = False

@@ -15,13 +15,14 @@ from collections.abc import Callable
 from headwater.doors import faults
 from headwater.doors.farewell import Farewell
 from headwater.doors.http import large_writes
+from headwater.doors.http.arrival import arrived
 from headwater.doors.http.exchange import Exchange, Receiver, Streamer, Upstream
 from headwater.doors.http.headers import Headers
 from headwater.doors.http.shared import Server
-from headwater.doors.http.wire import BODY, HEAD, IDLE, Continue, Heads, Parsed, Request, RequestParser
-from headwater.doors.peers import HERE, certificate_of, peer_of
+from headwater.doors.http.wire import BODY, HEAD, IDLE, Continue, Parsed, Request, RequestParser
+from headwater.doors.peers import HERE, peer_of
 from headwater.errors import Failure, RequestTimeout
-from headwater.security.principals import Identity, Principal
+from headwater.security.principals import Identity
 
 PIPELINE_MAX = 256
 """Unanswered requests of one connection; beyond it the socket is not read."""
@@ -36,8 +37,6 @@ WAITING_BYTES_MAX = 4 * 1024 * 1024
 """Bodies of requests that wait for those in front of them; beyond it the socket is not read."""
 EARLY_BYTES_MAX = 64 * 1024
 """What a client sends after a request for a WebSocket that is not answered yet; beyond it the socket is not read."""
-OWN_HEADS_MAX = 16
-"""Heads that are remembered of a connection with a certificate that is somebody's."""
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -130,21 +129,9 @@ class Connection(asyncio.Protocol):
         server = self._server
         self.peer = peer_of(transport.get_extra_info("peername"))
         self._farewell = Farewell.of(transport)
-        if server.internal:
-            self._parser.believe(server.heads)  # what others were not to say was left out where they are connected
-        elif server.proxies.trusts(self.peer):
-            self.through_proxy = True
-            self._parser.believe(server.proxy_heads)
-        if server.admitted is not None and self._farewell is not None:
-            self._admit(server.admitted(certificate_of(transport)))
+        self.through_proxy = arrived(server, transport, self.peer, self._parser, self.identity)
         if not server.admit(self):
             self.abort()
-
-    def _admit(self, principal: Principal | None) -> None:
-        """The connection itself says whom it is for: a head that others sent was judged for others."""
-        if principal is not None:
-            self.identity.admitted = principal
-            self._parser.heads = Heads(OWN_HEADS_MAX)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = self._deaf = True
