@@ -262,6 +262,11 @@ class Settings(AccessSettings):
         "Form of log lines; auto is text on a terminal and json elsewhere.",
     )
 
+    slow_request_ms: int = whole(
+        LOGGING, 1_000, 0, HOUR_MS, "Requests that take so long are logged, unless they wait for records; 0 is off."
+    )
+    access_log: bool = row(LOGGING, "flag", False, "Log a line for each HTTP request that is no append.")
+
     profile: str = text(LOGGING, "off", "off, or a file", "File for a profile of the event loop, written on shutdown.")
 
     @property

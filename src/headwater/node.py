@@ -33,6 +33,7 @@ from headwater.doors.http.admin.cluster import ClusterCalls, no_cluster
 from headwater.doors.http.admin.erasures import Erasures
 from headwater.doors.http.admin.groups import PREFIX as GROUPS_PREFIX
 from headwater.doors.http.admin.groups import GroupCalls
+from headwater.doors.http.admin.hottest import HottestCall
 from headwater.doors.http.admin.lake import LakeCalls
 from headwater.doors.http.admin.matches import matches
 from headwater.doors.http.admin.pipeline import Pipeline
@@ -59,6 +60,7 @@ from headwater.doors.http.topics.routers import PREFIX as ROUTERS_PREFIX
 from headwater.doors.http.topics.routers import RouterCalls
 from headwater.doors.http.topics.routes import PREFIX as TOPICS_PREFIX
 from headwater.doors.http.topics.sockets import MESSAGE_BYTES_MAX
+from headwater.doors.http.watch import Watch
 from headwater.doors.http.websocket import WebSockets
 from headwater.doors.http.wire import Budget
 from headwater.doors.s3p.server import S3pServer
@@ -81,6 +83,7 @@ from headwater.observe.cluster_readings import NodeReadings
 from headwater.observe.group_readings import LoopDelay, group_readings, process_readings
 from headwater.observe.health import Health
 from headwater.observe.metrics import Metrics
+from headwater.observe.slow_batches import tell_slow_batches
 from headwater.observe.timings import timings
 from headwater.observe.tls_readings import tls_gauges
 from headwater.ports import BlobsUnavailable, SystemClock, SystemRng
@@ -183,10 +186,12 @@ class Node:
         bodies_bytes_max = settings.bodies_bytes_max // groups.workers_count
         bodies = Budget(max(bodies_bytes_max, settings.body_bytes_max, settings.snapshot_bytes_max))
         sockets = topics.serve_sockets(WebSockets(settings, bodies, message_bytes_max=MESSAGE_BYTES_MAX))
+        watch = Watch(settings, asyncio.get_running_loop().time)
+        tell_slow_batches(engine, watch)
         handles = routes if admin is None else ClientRoutes(routes)
-        self._http = HttpServer(settings, handles, responder, bodies, access=self._access)
+        self._http = HttpServer(settings, handles, responder, bodies, access=self._access, watch=watch)
         if admin is not None:
-            self._admin = HttpServer(settings, routes, responder, bodies, access=self._access)
+            self._admin = HttpServer(settings, routes, responder, bodies, access=self._access, watch=watch)
         metrics = self._pages(routes, engine, self._http)
         since_start = readings.SinceStart(engine)
         metrics.add(*readings.engine_gauges(engine, since_start), *readings.http_gauges(self._http, streams))
@@ -201,7 +206,7 @@ class Node:
             metrics.add(*readings.s3p_gauges(self._s3p))
         if groups.calls is not None:
             routes.call(MEMBERS_PREFIX, partial(_answer, groups.calls), policy.MEMBERS)
-        internal = partial(HttpServer, settings, routes, responder, bodies, internal=True, access=self._access)
+        internal = partial(HttpServer, settings, routes, responder, bodies, True, watch, self._access)
         await groups.open(self._http, internal, self._s3p, self._admin)
         if groups.handover is not None:
             metrics.add(*readings.member_gauges(groups.handover, self._forwarder))
@@ -279,6 +284,7 @@ class Node:
         routes.call("/__headwater/plan", Plans(engine, groups, self._lake_calls).handle, policy.ASK_ALL)
         usage = Usage(engine)
         routes.call("/__headwater/usage", usage.handle, policy.READ_ALL)
+        routes.call("/__headwater/hottest", HottestCall(engine, self._groups.in_cluster).handle, policy.ADMIN_LOOK)
         groups.call("usage", usage.of_group, policy.READ_ALL)
         administration = Administration(engine, settings, lambda: self._address)
         routes.call("/__headwater/config", administration.config, policy.ADMIN_LOOK)

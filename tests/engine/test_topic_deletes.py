@@ -96,7 +96,8 @@ def test_too_many_holes_are_refused_and_what_is_left_still_matches(monkeypatch: 
         desk = Desk(shore, ["b", "a"] * 20)
         monkeypatch.setattr(rules, "HOLES_MAX", 10)
         desk.ask(("Eq", "a"))
-        assert isinstance(desk.answer(), TooManyHoles)
+        refused = desk.answer()
+        assert isinstance(refused, TooManyHoles) and refused.details() == {"deleted": 6}
         left = await desk.live()
         assert len(left) == 34
         desk.ask(None, 14)

@@ -239,6 +239,38 @@ def test_bucket_and_content_type_may_stand_in_columns(spark: SparkSession, node:
     assert kinds == ["text/x-one", "text/x-two", "application/octet-stream"]
 
 
+def test_columns_of_labels_become_what_records_carry(spark: SparkSession, node: Node) -> None:
+    """And what was written so is read so, by this product's own source; a second time changes nothing."""
+    from headwater.spark.sink import to_streams
+
+    rows = [
+        ("a", "1", "x", "n1", '{"t": 1}', "k1"),
+        ("a", "2", None, None, None, None),
+        ("b", "3", "y", None, None, None),
+    ]
+    kinds = "stream string, payload string, tag string, node string, meta string, key string"
+    frame = spark.createDataFrame(rows, kinds).selectExpr(
+        "concat('sink/', stream) AS stream", "payload", "tag", "node", "meta", "key"
+    )
+    for _ in range(2):
+        to_streams(frame, caller(node), order_by=["payload"], producer_id="labels")
+    found = [
+        {name: one[name] for name in one.keys() - {"seq", "ts"}}
+        for one in node.request("GET", "/v0/topics/sink%2Fa/diff").json()["records"]
+    ]
+    assert found == [{"data": "1", "tag": "x", "node": "n1", "meta": {"t": 1}, "key": "k1"}, {"data": "2"}]
+    read = (
+        spark.read.format("headwater").option("url", node.url).option("bucket", "sink").option("includeHeaders", "true")
+    )
+    columns = ["stream", "CAST(payload AS string) AS payload", "tag", "node", "meta"]
+    again = read.load().selectExpr(*columns).orderBy("payload").collect()
+    assert [tuple(row) for row in again] == [
+        ("a", "1", "x", "n1", '{"t": 1}'),
+        ("a", "2", None, None, None),
+        ("b", "3", "y", None, None),
+    ]
+
+
 def test_without_expressions_the_functions_take_what_the_format_takes(spark: SparkSession, node: Node) -> None:
     from headwater.spark.sink import to_streams
 
@@ -310,6 +342,13 @@ def test_streams_are_not_made_when_that_is_not_wanted(spark: SparkSession, node:
         (["'a/b' AS stream", "cast(null AS string) AS value"], {}, "`value` is null in a row for 'a/b'"),
         (["'a/b' AS stream", "'' AS value"], {}, "`value` is empty in a row for 'a/b'"),
         (["'a/../b' AS stream", "'a' AS value"], {}, "400 bad_name"),
+        (["'a/b' AS stream", "'a' AS value", "7 AS tag"], {}, "the column `tag` is a string, not int"),
+        (["'a/b' AS stream", "'a' AS value", "struct(1 AS n) AS meta"], {}, "to_json"),
+        (
+            ["'a/b' AS stream", "'a' AS value", "'[1]' AS meta"],
+            {},
+            "records[0].meta: expected the text of a JSON object",
+        ),
     ],
 )
 def test_what_cannot_be_written_is_told(

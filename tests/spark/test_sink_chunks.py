@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from headwater.config import BY_NAME
 from headwater.doors.http.bulk_entries import REQUEST_TIMES
 from headwater.spark import chunks as cutting
-from headwater.spark.chunks import BadRows, Chunk, chunks_of_sorted, sorted_rows
+from headwater.spark.chunks import BadRows, Chunk, Label, chunks_of_sorted, sorted_rows
 from headwater.spark.node import Node as Caller
 from headwater.spark.sending import REQUEST_ROWS, Identity, Sender, SinkFailed
 from tests.support.node import Node
@@ -139,6 +139,32 @@ def test_a_partition_too_large_to_sort_is_refused(monkeypatch: pytest.MonkeyPatc
         sorted_rows([batch_of([("s", n, b"x" * 100) for n in range(50)])] * 4)
 
 
+@given(ROWS, st.randoms(use_true_random=False))
+def test_labels_stay_with_their_rows_and_change_no_cut(rows: list[Row], rng: random.Random) -> None:
+    """Equal rows with other labels stand in one order too, however they arrive."""
+    labelled = [(row, rng.choice([None, "a", "b"]), rng.choice([None, "n"])) for row in rows]
+
+    def cut() -> list[Chunk]:
+        rng.shuffle(labelled)
+        plain = batch_of([row for row, _, _ in labelled])
+        columns = [pa.array([tag for _, tag, _ in labelled], pa.string())]
+        columns.append(pa.array([node for _, _, node in labelled], pa.string()))
+        arrays = [*plain.columns[:3], *columns, plain.column(3)]
+        batch = pa.RecordBatch.from_arrays(arrays, ["stream", "content_type", "payload", "tag", "node", "order0"])
+        return list(chunks_of_sorted(sorted_rows([batch])))
+
+    first = cut()
+    assert cut() == first
+    assert [one._replace(labels=None) for one in first] == cut_plainly(rows)
+    found = [
+        (one.stream, payload, label)
+        for one in first
+        for payload, label in zip(one.records, one.labels or [None] * len(one.records), strict=True)
+    ]
+    wanted = [(row[0], row[2], Label(tag, node) if tag or node else None) for row, tag, node in labelled]
+    assert sorted(found, key=repr) == sorted(wanted, key=repr)
+
+
 # ---- sending -----------------------------------------------------------------------------------------------------
 
 
@@ -165,6 +191,24 @@ def test_the_same_chunks_twice_are_written_once(running: Node) -> None:
     assert (second.rows, second.rows_known, second.chunks, second.chunks_known) == (4, 4, 3, 3)
     assert running.request("GET", "/v1/stream/once/a").body == b"123"
     assert running.request("GET", "/v1/stream/once/b").body == b"4"
+
+
+def test_labels_are_written_with_their_records_once_also_record_by_record(running: Node) -> None:
+    """A chunk that no request can carry goes record by record, each with its own."""
+    records = [bytes([65 + n]) * 20_000 for n in range(5)]
+    labels = [Label(f"t{n}", "spark", json.dumps({"n": n}), f"k{n}") if n != 2 else None for n in range(5)]
+    for _ in range(2):
+        sender(running.url, "p").send([chunk("labelled/a", 0, *records)._replace(labels=labels)])
+    answer = running.request("GET", "/v0/topics/labelled%2Fa/diff").json()
+    found = [
+        Label(one.get("tag"), one.get("node"), json.dumps(one.get("meta")), one.get("key")) for one in answer["records"]
+    ]
+    assert found == [one or Label(meta="null") for one in labels]
+
+
+def test_a_label_that_the_node_does_not_take_is_told_with_its_stream(running: Node) -> None:
+    with pytest.raises(SinkFailed, match=r"'labelled/b'.*records\[1\]\.tag: it holds a control character"):
+        sender(running.url, "p").send([chunk("labelled/b", 0, b"1", b"2")._replace(labels=[None, Label("a\n")])])
 
 
 def test_a_request_that_is_too_long_is_sent_in_parts(running: Node) -> None:

@@ -14,6 +14,7 @@ from headwater.doors.http.connection import Connection
 from headwater.doors.http.exchange import Exchange
 from headwater.doors.http.respond import Responder
 from headwater.doors.http.slices import Slicer
+from headwater.doors.http.watch import Watch
 from headwater.doors.http.websocket import WebSocket, WebSockets
 from headwater.doors.http.wire import Budget, Heads
 from headwater.errors import Failure
@@ -136,6 +137,7 @@ class Rig:
         self.proxies = Proxies(self.settings)
         self.access, self.admitted = Access(), None
         self.slicer = Slicer(self.bodies)
+        self.watch = Watch(self.settings, lambda: 0.0)
         self.closing = self.winding_down = False
         self.internal = internal
         self.head_bytes_max = self.settings.head_bytes_max

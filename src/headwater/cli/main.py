@@ -13,6 +13,7 @@ from headwater import __version__, config
 from headwater.cli import cluster, ctl, lake, pipeline, queue, s3p, stream, topic
 from headwater.cli.doctor import doctor
 from headwater.cli.serve import EPILOG, serve, settings_or_exit, with_settings
+from headwater.cli.top import top
 from headwater.setting_rules import CLUSTER_RULES, MEMORY_RULE, RELATIONS
 from headwater.web_settings import RULES
 
@@ -29,6 +30,7 @@ app.add_typer(stream.app, name="stream")
 app.add_typer(topic.app, name="topic")
 app.add_typer(queue.app, name="queue")
 app.command("s3p")(s3p.shell)
+app.command()(top)
 app.add_typer(ctl.app, name="ctl")
 app.add_typer(lake.app, name="lake")
 app.add_typer(pipeline.app, name="pipeline")

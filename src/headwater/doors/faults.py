@@ -14,8 +14,9 @@ log = structlog.get_logger("headwater.doors")
 _rng = SystemRng()
 
 
-def report(door: str, **facts: object) -> InternalError:
-    """Called while the exception is handled: logs it, and returns what the client is to be told."""
-    failure = InternalError(_rng.token(8).hex())
+def report(door: str, request_id: str | None = None, **facts: object) -> InternalError:
+    """Called while the exception is handled: logs it, and returns what the client is to be told. `request_id` is what
+    the request is called already."""
+    failure = InternalError(request_id or _rng.token(8).hex())
     log.exception("request failed", door=door, request_id=failure.request_id, **facts)
     return failure

@@ -43,6 +43,8 @@ async def write_out(group: Group, always: bool = False) -> int:
     if changes.empty and not always:
         loaded.commit(changes)
         return 0
+    if not group.closed:
+        group.unlogged_heads.captured()
     try:
         cancelled = await _write(group, changes.at(position, floor, group.next_sid))
     except BaseException:

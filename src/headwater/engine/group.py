@@ -18,6 +18,7 @@ from headwater.engine.loaded_streams import LoadedStreams
 from headwater.engine.locks import GroupLocks
 from headwater.engine.pending_answers import Outcome, PendingAnswers, Waiter
 from headwater.engine.retention import RetentionRules
+from headwater.engine.unlogged_heads import UnloggedHeads
 from headwater.engine.usage import ReadUsage
 from headwater.engine.visibility import Visibility
 from headwater.errors import Failure, GroupMoved, LogUnavailable, Overloaded, StreamNotFound, StreamSoftDeleted
@@ -91,6 +92,7 @@ class Group:
         self._limits = limits
         self.hot_bytes_max = hot_bytes_max
         self._answers = PendingAnswers(log)
+        self.unlogged_heads = UnloggedHeads(log, clock, self.loaded.has)
         self._visibility = Visibility(log, self._answers, clock)
         self.batches = self._visibility.batches
         self.observers = self._visibility.observers
@@ -145,7 +147,7 @@ class Group:
             self._answers.answer(waiter, event, stream)
         elif type(event) is Created:
             stream, position = self._create(event, source)
-            self._publish_later(stream.key, position, waiter, event, stream)
+            self._publish_later(position, waiter, event, stream)
         elif type(event) is CreatedAndAppended:
             stream, _ = self._create(event.created, None)
             # Synced with the creation, whatever the stream's class: both have one answer.
@@ -273,22 +275,26 @@ class Group:
         self.loaded.dirty[stream.sid] = stream
         self.loaded.unlogged_bytes += stream.timeline.held_bytes - held
         if stream.retention is not None:
-            self.check_retention(stream)
-        self._visibility.publish(stream, event)
-        waiter.resolve(event)
+            self._retention.due[stream.sid] = stream
+        reserved_at = self.unlogged_heads.appended(stream)
+        self._want_commit()
+        if reserved_at > self.log.synced:
+            self._answers.sync_from(reserved_at, waiter, event, stream)
+        else:
+            self._visibility.publish(stream, event)
+            waiter.resolve(event)
 
     def _delete(self, stream: LoadedStream, event: Deleted, waiter: Waiter | None) -> None:
         position = self.log.add(event, True)
         self.loaded.delete(stream, event, position)
         self._retention.due.pop(stream.sid, None)
-        self._publish_later(stream.key, position, waiter, event, stream)
+        self._publish_later(position, waiter, event, stream)
 
     def _let_go(self, stream: LoadedStream, event: Trimmed | SnapshotPublished, waiter: Waiter | None) -> None:
         """Readers know at once that data is gone; that it is gone for good is acknowledged when it is durable."""
         held = stream.timeline.held_bytes
         before = stream.snapshot
-        logged = stream.durability != Durability.EPHEMERAL
-        position = self.log.add(event, True) if logged else self.log.synced
+        position = self.log.synced if stream.durability == Durability.EPHEMERAL else self.log.add(event, True)
         self._answers.sync_target = max(self._answers.sync_target, position)
         evolve(stream, event, position)
         if before is not None and stream.snapshot is not before:
@@ -340,25 +346,18 @@ class Group:
             self._answers.sync.append((position, waiter, event, stream))
             self._want_commit()
 
-    def _publish_later(
-        self, key: str, position: int, waiter: Waiter | None, event: Outcome, stream: LoadedStream
-    ) -> None:
+    def _publish_later(self, position: int, waiter: Waiter | None, event: Outcome, stream: LoadedStream) -> None:
         self._answers.sync_target = position
         if position <= self.log.synced:
             self._visibility.publish(stream, event)
-            if waiter is not None:
-                waiter.resolve(event)
-            return
-        self._unpublished[key] = position
-        self._answers.sync.append((position, waiter, event, stream))
-        self._want_commit()
+        else:
+            self._unpublished[stream.key] = position
+        self._queue(position, waiter, event, stream)
 
     def barrier(self, waiter: Waiter) -> None:
         """Resolves `waiter` once everything logged so far is synced, whatever its class."""
-        answers, log = self._answers, self.log
-        if log.synced < log.tail:
-            answers.sync_target = log.tail
-        answers.after(log.tail, waiter)
+        self._answers.sync_target = self.log.tail
+        self._answers.after(self.log.tail, waiter)
         self._want_commit()
 
     def _want_commit(self) -> None:

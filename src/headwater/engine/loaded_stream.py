@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from headwater.model.commands import Durability
-from headwater.model.holes import Holes
 from headwater.model.row import StreamRow
 from headwater.model.stream_state import Stream
 
@@ -89,13 +88,7 @@ class LoadedStream(Stream):
         self.used = True
         """Looked up since the eviction clock came by."""
         if self.durability == Durability.EPHEMERAL and row.tail > row.earliest:
-            self._lose_records()
-
-    def _lose_records(self) -> None:
-        """The stream is ephemeral, and its records went with the process that held them: readers are told so."""
-        self.earliest, self.first_seq = self.tail, self.count
-        self.evict_floor = self.count + 1
-        self.holes = Holes()
+            self.lose_records()
 
     @property
     def holding(self) -> bool:

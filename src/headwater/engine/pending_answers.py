@@ -58,6 +58,11 @@ class PendingAnswers:
         else:
             self.sync.append((max(self.sync_target, disk_target), waiter, outcome, None))
 
+    def sync_from(self, position: int, waiter: Waiter, outcome: Event, stream: LoadedStream) -> None:
+        """The same for an event that rests on an older one: it leaves behind whatever waits already."""
+        self.sync_target = max(self.sync_target, position)
+        self.sync.append((self.sync_target, waiter, outcome, stream))
+
     def after(self, position: int, waiter: Waiter) -> None:
         """Resolves `waiter` once the log is synced up to the position, with LogUnavailable when it never is."""
         log = self._log

@@ -22,7 +22,7 @@ from headwater.engine.marks import Marks
 from headwater.engine.pending_answers import Outcome
 from headwater.engine.read_plan import shown_count
 from headwater.engine.record_reads import RecordReads
-from headwater.errors import Failure, StreamNotFound
+from headwater.errors import Failure, StreamNotFound, TooManyHoles
 from headwater.model.commands import DeleteRecords, Trim
 from headwater.model.events import RecordsDeleted
 from headwater.model.holes import Run
@@ -145,6 +145,8 @@ class _Matching:
 
     def _stepped(self, outcome: Outcome) -> None:
         if isinstance(outcome, Failure):
+            if isinstance(outcome, TooManyHoles):
+                outcome.deleted = self._deleted
             self._done(outcome)
             return
         if isinstance(outcome, RecordsDeleted):

@@ -55,12 +55,18 @@ class TopicFull(Failure):
 class TooManyHoles(Failure):
     def __init__(self, holes_max: int) -> None:
         self.holes_max = holes_max
+        self.deleted = 0
+        """Records that the same request has deleted before it came to this."""
 
     def message(self) -> str:
+        told = f"; {self.deleted} records that match are deleted, the others are not" if self.deleted else ""
         return (
             f"the deleted records would lie in more than {self.holes_max} separate places of the topic; "
-            f"delete what lies before them first (before_seq)"
+            f"delete what lies before them first (before_seq){told}"
         )
+
+    def details(self) -> dict[str, object]:
+        return {"deleted": self.deleted}
 
 
 class EpochChanged(Failure):

@@ -118,6 +118,16 @@ class Configured(msgspec.Struct, frozen=True, tag="configured"):
     at_ms: int
 
 
+class Reserved(msgspec.Struct, frozen=True, tag="reserved"):
+    """Of an ephemeral stream: numbers and offsets up to these may have been given out, to records that are gone for
+    whoever reads this. The process that logs it goes on as if nothing had happened."""
+
+    sid: int
+    seq: int
+    offset: int
+    at_ms: int
+
+
 class SnapshotPublished(msgspec.Struct, frozen=True, tag="snapshot"):
     sid: int
     offset: int
@@ -180,12 +190,15 @@ class Noted(msgspec.Struct, frozen=True, tag="noted"):
 
 BucketEvent = BucketCreated | BucketDeleted
 LakeEvent = Settled | SwapPart | Swapped
-StreamEvent = Created | Appended | Deleted | Touched | Trimmed | SnapshotPublished | RecordsDeleted | Configured
+StreamEvent = (
+    Created | Appended | Deleted | Touched | Trimmed | Reserved | SnapshotPublished | RecordsDeleted | Configured
+)
 ColdEvent = (
     Created
     | Deleted
     | Touched
     | Trimmed
+    | Reserved
     | SnapshotPublished
     | RecordsDeleted
     | Configured

@@ -19,6 +19,8 @@ def fault(error: Exception, body: bytes) -> str:
         return "not valid UTF-8"
     if isinstance(error, RecursionError):
         return "nested too deeply"
+    if not body:
+        return "it is empty; send a JSON value"
     told = str(error)
     # msgspec looks for the second half of a pair after the first, and may call it what it finds there instead.
     missed = "truncated" in told or "hex escape" in told

@@ -16,6 +16,7 @@ from headwater.model.events import (
     Created,
     Deleted,
     RecordsDeleted,
+    Reserved,
     SnapshotPublished,
     StreamEvent,
     Touched,
@@ -129,6 +130,12 @@ class Stream:
             deleted_seq=self.deleted_seq,
             deleted_offset=self.deleted_offset,
         )
+
+    def lose_records(self) -> None:
+        """The stream is ephemeral, and its records went with the process that held them: readers are told so."""
+        self.earliest, self.first_seq = self.tail, self.count
+        self.evict_floor = self.count + 1
+        self.holes = Holes()
 
     def touch(self, at_ms: int) -> None:
         """Restarts a sliding expiry window. An absolute expiry never moves."""
@@ -253,6 +260,10 @@ def evolve(stream: Stream, event: StreamEvent, position: int) -> None:
             # What was deleted behind the last live record that goes is not lost.
             stream.evict_floor = stream.holes.live_before(event.first_seq) + 1
         _forget_before(stream, event.earliest, event.first_seq, event.position, position, not event.evicted)
+    elif isinstance(event, Reserved):
+        stream.tail, stream.count = event.offset, event.seq
+        stream.timeline = Timeline(event.offset, event.seq)
+        stream.lose_records()
     elif isinstance(event, RecordsDeleted):
         stream.holes.add(event.runs)
         _forget_before(stream, stream.earliest, stream.first_seq, 0, position, True, DROPPED_AT_LEAST)

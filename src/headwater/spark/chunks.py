@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,6 +25,17 @@ PARTITION_BYTES_MAX = 1_500_000_000
 """What is sorted in one worker's memory. Arrow counts a column's bytes with 31 bits."""
 
 STREAM, KIND, PAYLOAD = "stream", "content_type", "payload"
+LABELS = ("tag", "node", "meta", "key")
+"""Columns that say something of a record beside its payload; a frame may have some of them."""
+
+
+class Label(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a record carries, as the node takes it. Cuts do not depend on it."""
+
+    tag: str | None = None
+    node: str | None = None
+    meta: str | None = None
+    key: str | None = None
 
 
 class BadRows(Exception):
@@ -39,6 +51,8 @@ class Chunk(NamedTuple):
     """0, 1, 2… within its stream and batch."""
     records: list[bytes]
     bytes_count: int
+    labels: list[Label | None] | None = None
+    """One for each record; None: the frame has no such columns."""
 
 
 class Cutter:
@@ -49,10 +63,18 @@ class Cutter:
         self._content_type = ""
         self._seq = 0
         self._records: list[bytes] = []
+        self._labels: list[Label | None] = []
         self._bytes = 0
 
     def feed(
-        self, stream: str, content_type: str, data: bytes, offsets: np.ndarray, start: int, end: int
+        self,
+        stream: str,
+        content_type: str,
+        data: bytes,
+        offsets: np.ndarray,
+        start: int,
+        end: int,
+        labels: pa.RecordBatch | None = None,
     ) -> Iterator[Chunk]:
         """The chunks that are complete with rows `start` to `end`; records lie in `data` at `offsets`."""
         if stream != self._stream:
@@ -75,6 +97,8 @@ class Cutter:
             marks = offsets[at : until + 1].tolist()
             self._records += [data[a:b] for a, b in pairwise(marks)]
             self._bytes += marks[-1] - marks[0]
+            if labels is not None:
+                self._labels += _labels_of(labels, at, until)
             at = until
             if len(self._records) == CHUNK_ROWS_MAX or self._bytes >= CHUNK_BYTES_MAX:
                 yield self._cut()
@@ -86,9 +110,10 @@ class Cutter:
         self._stream, self._seq = None, 0
 
     def _cut(self) -> Chunk:
-        chunk = Chunk(self._stream or "", self._content_type, self._seq, self._records, self._bytes)
+        labels = self._labels or None
+        chunk = Chunk(self._stream or "", self._content_type, self._seq, self._records, self._bytes, labels)
         self._seq += 1
-        self._records, self._bytes = [], 0
+        self._records, self._labels, self._bytes = [], [], 0
         return chunk
 
 
@@ -103,6 +128,8 @@ def chunks_of_sorted(batches: Iterable[pa.RecordBatch]) -> Iterator[Chunk]:
         kind_names, kind_codes = _encoded(batch.column(KIND))
         payload = batch.column(PAYLOAD)
         data, offsets = _bytes_of(payload)
+        found = [name for name in LABELS if name in batch.schema.names]
+        labels = batch.select(found) if found else None
         changes = codes[1:] != codes[:-1]
         if len(kind_names) > 1:
             changes |= kind_codes[1:] != kind_codes[:-1]
@@ -112,12 +139,12 @@ def chunks_of_sorted(batches: Iterable[pa.RecordBatch]) -> Iterator[Chunk]:
             if last is not None and stream < last:
                 raise BadRows(f"rows are not sorted by stream: {stream!r} comes after {last!r}")
             last = stream
-            yield from cutter.feed(stream, kind_names[kind_codes[start]], data, offsets, start, end)
+            yield from cutter.feed(stream, kind_names[kind_codes[start]], data, offsets, start, end, labels)
     yield from cutter.finish()
 
 
 def sorted_rows(batches: Iterable[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """All rows, by stream, then by the columns after the first three, then by payload. Raises BadRows.
+    """All rows, by stream, then by the columns that order them, then by payload and labels. Raises BadRows.
 
     Equal in everything is equal for every reader: the result does not depend on how rows arrived.
     """
@@ -135,7 +162,8 @@ def sorted_rows(batches: Iterable[pa.RecordBatch]) -> list[pa.RecordBatch]:
     if not held:
         return []
     table = pa.Table.from_batches(held).combine_chunks()
-    keys = [_ranks(table.column(index)) for index in range(3, table.num_columns)]
+    carried = [STREAM, KIND, PAYLOAD, *(name for name in LABELS if name in table.column_names)]
+    keys = [_ranks(table.column(index)) for index in range(len(carried), table.num_columns)]
     streams = _ranks(table.column(STREAM))
     order = np.lexsort([*reversed(keys), streams])
     same = np.ones(len(order) - 1, dtype=bool)
@@ -146,10 +174,13 @@ def sorted_rows(batches: Iterable[pa.RecordBatch]) -> list[pa.RecordBatch]:
         tied[1:] |= same
         tied[:-1] |= same
         rows = order[tied]
-        payloads = np.zeros(len(order), dtype=np.int64)
-        payloads[rows] = _ranks(table.column(PAYLOAD).take(pa.array(rows)))
-        order = np.lexsort([payloads, *reversed(keys), streams])
-    return table.select([STREAM, KIND, PAYLOAD]).take(pa.array(order)).combine_chunks().to_batches()
+        last = []
+        for name in carried[2:]:
+            ranks = np.zeros(len(order), dtype=np.int64)
+            ranks[rows] = _ranks(table.column(name).take(pa.array(rows)))
+            last.append(ranks)
+        order = np.lexsort([*reversed(last), *reversed(keys), streams])
+    return table.select(carried).take(pa.array(order)).combine_chunks().to_batches()
 
 
 def _ranks(column: pa.ChunkedArray) -> np.ndarray:
@@ -172,6 +203,11 @@ def _ranks(column: pa.ChunkedArray) -> np.ndarray:
 def _encoded(column: pa.Array) -> tuple[list[str], np.ndarray]:
     encoded = column.dictionary_encode()
     return encoded.dictionary.to_pylist(), encoded.indices.to_numpy(zero_copy_only=False)
+
+
+def _labels_of(columns: pa.RecordBatch, start: int, end: int) -> list[Label | None]:
+    rows = columns.slice(start, end - start).to_pylist()
+    return [Label(**row) if any(value is not None for value in row.values()) else None for row in rows]
 
 
 def _bytes_of(payload: pa.Array) -> tuple[bytes, np.ndarray]:

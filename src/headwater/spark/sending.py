@@ -17,7 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 from headwater.client.backoff import Backoff
-from headwater.spark.chunks import Chunk
+from headwater.spark.chunks import Chunk, Label
 from headwater.spark.node import Node, NodeError, NodeRefused
 from headwater.spark.splits import Splits
 
@@ -42,7 +42,7 @@ class Identity(NamedTuple):
     epoch: int
 
 
-class Entry(msgspec.Struct):
+class Entry(msgspec.Struct, omit_defaults=True):
     """One entry of a bulk append, as the node takes it."""
 
     stream: str
@@ -52,6 +52,7 @@ class Entry(msgspec.Struct):
     producer_epoch: int
     producer_seq: int
     create: bool
+    labels: list[Label | None] | None = None
 
 
 class _Fault(msgspec.Struct):
@@ -97,14 +98,19 @@ class Sender:
         waiting: list[Entry] = []
         bytes_count = rows_count = 0
         for chunk in chunks:
-            entry = Entry(chunk.stream, chunk.content_type, chunk.records, *self._identity, chunk.seq, self._create)
+            labels = chunk.labels
+            if labels is not None and not any(labels):
+                labels = None
+            entry = Entry(
+                chunk.stream, chunk.content_type, chunk.records, *self._identity, chunk.seq, self._create, labels
+            )
             if self._splits.knows(chunk.stream, chunk.seq):
                 self._deliver(waiting)
                 waiting, bytes_count, rows_count = [], 0, 0
                 self._send_records(entry)
                 continue
             waiting.append(entry)
-            bytes_count += chunk.bytes_count + 5 * len(chunk.records)
+            bytes_count += chunk.bytes_count + 5 * len(chunk.records) + _labels_bytes(labels)
             rows_count += len(chunk.records)
             if bytes_count >= self._request_bytes or rows_count >= REQUEST_ROWS or len(waiting) >= ENTRIES_MAX:
                 self._deliver(waiting)
@@ -181,8 +187,8 @@ class Sender:
         if of_a_chunk or len(entry.binary) == 1:
             raise SinkFailed(
                 f"the node takes no record of {max(map(len, entry.binary))} bytes, for {entry.stream!r}, in a request "
-                f"that has up to {_ENTRY_BYTES} bytes beside it ({said}): raise its body_bytes_max, or write shorter "
-                "records"
+                f"that has up to {_ENTRY_BYTES + _labels_bytes(entry.labels)} bytes beside it ({said}): raise its "
+                "body_bytes_max, or write shorter records"
             )
         if entry.stream in held:
             return [entry]
@@ -198,16 +204,34 @@ class Sender:
         """Each record of a chunk by itself. What the node has of them it knows by its number."""
         stream, count = entry.stream, self._parts.get(entry.stream, 0)
         *first, last = entry.binary
+        labels = entry.labels or [None] * len(entry.binary)
         producer, epoch = self._identity.producer_id + _PARTS, self._identity.epoch
         parts = [
-            Entry(stream, entry.content_type, [record], producer, epoch, count + index, entry.create)
+            Entry(
+                stream,
+                entry.content_type,
+                [record],
+                producer,
+                epoch,
+                count + index,
+                entry.create,
+                _alone(labels[index]),
+            )
             for index, record in enumerate(first)
         ]
         for some in _requests(parts, self._request_bytes):
             self._deliver(some, of_a_chunk=True)
         self._parts[stream] = count + len(parts)
         # Only now: with this one the chunk is there.
-        end = Entry(stream, entry.content_type, [last], *self._identity, entry.producer_seq, entry.create)
+        end = Entry(
+            stream,
+            entry.content_type,
+            [last],
+            *self._identity,
+            entry.producer_seq,
+            entry.create,
+            _alone(labels[-1]),
+        )
         self._count(entry, self._deliver([end], of_a_chunk=True) > 0)
 
     def _is_there(self, entry: Entry) -> bool:
@@ -250,6 +274,19 @@ class Sender:
                 return said
 
 
+def _alone(label: Label | None) -> list[Label | None] | None:
+    return None if label is None else [label]
+
+
+def _labels_bytes(labels: list[Label | None] | None) -> int:
+    """About as long as they are encoded."""
+    total = 0
+    for one in labels or ():
+        if one is not None:
+            total += 24 + sum(len(text or "") for text in (one.tag, one.node, one.meta, one.key))
+    return total
+
+
 def _is_passing(fault: _Fault) -> bool:
     # Producers are forgotten after days: nothing to wait for in a task.
     return fault.retryable and fault.code != "too_many_producers"
@@ -261,7 +298,7 @@ def _requests(entries: list[Entry], bytes_max: int) -> Iterator[list[Entry]]:
     size = 0
     for entry in entries:
         some.append(entry)
-        size += sum(map(len, entry.binary)) + len(entry.stream) + _ENTRY_BYTES
+        size += sum(map(len, entry.binary)) + len(entry.stream) + _ENTRY_BYTES + _labels_bytes(entry.labels)
         if size >= bytes_max or len(some) == ENTRIES_MAX:
             yield some
             some, size = [], 0

@@ -25,7 +25,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from headwater.errors import BadName
 from headwater.model.names import bucket_of, flat_key, stream_of
-from headwater.spark.chunks import KIND, PAYLOAD, STREAM, BadRows, Chunk, chunks_of_sorted, sorted_rows
+from headwater.spark.chunks import KIND, LABELS, PAYLOAD, STREAM, BadRows, Chunk, chunks_of_sorted, sorted_rows
 from headwater.spark.node import Node, NodeError
 from headwater.spark.options import NAME_BYTES_MAX, parse
 from headwater.spark.selection import Selection
@@ -108,6 +108,7 @@ class Columns(NamedTuple):
     content_type: str | None
     content_type_default: str
     order: tuple[str, ...]
+    labels: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, schema: Any, options: Options) -> Columns:
@@ -124,6 +125,13 @@ class Columns(NamedTuple):
         for name in (bucket, "stream", kind):
             if name is not None and not types[name].startswith(_TEXTS):
                 raise SinkFailed(f"the column `{name}` is a string, not {types[name]}")
+        labels = tuple(name for name in LABELS if name in types)
+        for name in labels:
+            if not types[name].startswith(_TEXTS):
+                raise SinkFailed(
+                    f"the column `{name}` is a string, not {types[name]}: it becomes the record's {name}; "
+                    + ("make it text first, with to_json(…)" if name == "meta" else "drop or rename it if not")
+                )
         if types[payload] != "binary" and not types[payload].startswith(_TEXTS):
             raise SinkFailed(
                 f"the column `{payload}` is binary or string, not {types[payload]}: "
@@ -139,10 +147,10 @@ class Columns(NamedTuple):
                 raise SinkFailed(f"orderBy names the column `{name}`, and a value of type {types[name]} has no order")
         is_text = types[payload] != "binary"
         default = options.content_type or ("text/plain" if is_text else "application/octet-stream")
-        return cls(bucket, "stream", payload, kind, default, order)
+        return cls(bucket, "stream", payload, kind, default, order, labels)
 
     def pick(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Stream, content type, payload, and what orders rows. Raises BadRows for one that cannot be written."""
+        """Stream, content type, payload, labels, what orders rows. Raises BadRows for one that cannot be written."""
         streams = batch.column(self.stream).cast(pa.string())
         _no_null(streams, self.stream)
         if self.bucket is not None:
@@ -159,8 +167,9 @@ class Columns(NamedTuple):
         else:
             kinds = batch.column(self.content_type).cast(pa.string()).fill_null(self.content_type_default)
         order = [batch.column(name) for name in self.order]
-        names = [STREAM, KIND, PAYLOAD, *(f"order{index}" for index in range(len(order)))]
-        return pa.RecordBatch.from_arrays([streams, kinds, payload, *order], names)
+        labels = [batch.column(name).cast(pa.string()) for name in self.labels]
+        names = [STREAM, KIND, PAYLOAD, *self.labels, *(f"order{index}" for index in range(len(order)))]
+        return pa.RecordBatch.from_arrays([streams, kinds, payload, *labels, *order], names)
 
 
 class Written(WriterCommitMessage):
@@ -306,13 +315,15 @@ def to_streams(
     """Writes a frame onto streams: each row a record of the stream that the expression `stream` names.
 
     `payload` is an expression too. Without them they are what the format takes: the columns `stream`, in `bucket` if
-    there is one, and `payload`, or else `value`. Records of one write stand in a stream by `order_by`, then by payload.
-    With a `producer_id` the same frame may be written again and again; without one a second call appends a second
-    time. A node that is away or busy is waited for, `retry_s` at most. Raises what Spark raises.
+    there is one, and `payload`, or else `value`; `tag`, `node`, `meta` and `key` become what the record carries.
+    Records of one write stand in a stream by `order_by`, then by payload. With a `producer_id` the same frame may be
+    written again and again; without one a second call appends a second time. A node that is away or busy is waited
+    for, `retry_s` at most. Raises what Spark raises.
     """
     shaped = _shaped(frame, stream, payload, order_by, partitions)
     order = [name for name in shaped.columns if name.startswith("order")]
-    ready = shaped.sortWithinPartitions("stream", *order, "payload")
+    labels = [name for name in LABELS if name in shaped.columns]
+    ready = shaped.sortWithinPartitions("stream", *order, "payload", *labels)
     options = _options(node, content_type, order, create_streams, producer_id, epoch_base, report_file, retry_s)
     ready.write.format("headwater").mode("append").options(**options, presorted="true").save()
 
@@ -391,7 +402,8 @@ def _shaped(
         order_by = [F.col(f"`{name}`") for name in SOURCE_ORDER if name in frame.columns]
     order = [column(given).alias(f"order{index}") for index, given in enumerate(order_by)]
     kinds = [F.col(KIND)] if KIND in frame.columns else []
-    shaped = frame.select(column(stream).alias("stream"), column(payload).alias("payload"), *kinds, *order)
+    labels = [F.col(name) for name in LABELS if name in frame.columns]
+    shaped = frame.select(column(stream).alias("stream"), column(payload).alias("payload"), *kinds, *labels, *order)
     if partitions is None:
         # Each partition costs a worker's start per batch: as many as can run at once, not 200.
         partitions = max(1, _parallelism(frame))

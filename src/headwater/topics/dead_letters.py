@@ -37,6 +37,10 @@ NAME_BYTES_MAX = 1 << 16
 log = structlog.get_logger("headwater.queues")
 
 
+class _Refused(Exception):
+    """The dead letter topic takes no letters; says why."""
+
+
 class DeadLetters:
     """One task for each queue that has such jobs, while it has."""
 
@@ -72,6 +76,8 @@ class DeadLetters:
                 queue.trouble = None
                 pause_s = PAUSE_S_MIN
                 continue
+            except _Refused as refused:
+                queue.trouble = str(refused)
             except Failure as failure:
                 queue.trouble = failure.message()
             except Exception as error:
@@ -95,7 +101,10 @@ class DeadLetters:
             letters: list[Labels | None] = [_letter(queue, one) for one in records]
             payloads = [bytes(one.payload) for one in records]
             key, content_type = flat_key(dest, NAME_BYTES_MAX), queue.stream.content_type
-            await self._access.write(key, payloads, letters, content_type=content_type, unique=True)
+            try:
+                await self._access.write(key, payloads, letters, content_type=content_type, unique=True)
+            except Failure as failure:
+                raise _Refused(f"letters cannot be written to {dest}: {failure.message()}") from None
             seqs = [one.seq for one in records]
         await _delete(queue, seqs)
 

@@ -123,8 +123,7 @@ class Queue:
         """A job that is scheduled for later is delayed, whether a claim has come to it or not."""
         self.sweep()
         counts = self.state.counts(self.jobs.live_count)
-        ahead = self.jobs.scheduled_count(self.state.claim_cursor, self.now_ms())
-        ahead = min(ahead, counts.ready)
+        ahead = min(counts.ready, self.jobs.scheduled_count(self.state.claim_cursor, self.now_ms()))
         return msgspec.structs.replace(counts, ready=counts.ready - ahead, delayed=counts.delayed + ahead)
 
     def sweep(self) -> None:
@@ -478,14 +477,18 @@ class Queue:
         self.close(GroupMoved(stream.sid % self.engine.groups_count))
 
     def close(self, failure: Failure) -> None:
-        """Nobody is served here any more: whoever waits is told why, workers too."""
+        """Nobody is served here any more."""
         if self.closed:
             return
         self.closed = True
         self.jobs.ahead.forget()
         self._on_closed(self)
-        workers, self._workers = self._workers, {}
-        for worker in workers.values():
+        self.refuse_all(failure)
+
+    def refuse_all(self, failure: Failure) -> None:
+        """Whoever waits is told why, workers too."""
+        workers, self._workers = list(self._workers.values()), {}
+        for worker in workers:
             self._line.leave(worker)
             worker.got(failure)
         self._refuse(failure)

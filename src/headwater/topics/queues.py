@@ -93,6 +93,15 @@ class Queues:
             raise NotAQueue
         return self._made(stream, config)
 
+    def configured(self, stream: LoadedStream) -> None:
+        """The topic was given another configuration. Whoever waits at one that is no queue any more is told so."""
+        queue = self._by_sid.get(stream.sid)
+        if queue is not None and not queue.closed:
+            try:
+                queue.check()
+            except NotAQueue as failure:
+                queue.refuse_all(failure)
+
     def _made(self, stream: LoadedStream, config: QueueConfig) -> Queue:
         if len(self._by_sid) >= max(QUEUES_MAX, 2 * self._looked_count):
             self._forget_idle()

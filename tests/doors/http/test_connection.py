@@ -15,6 +15,7 @@ from headwater.doors.http.exchange import Exchange
 from headwater.doors.http.live_reads import BodyPump
 from headwater.doors.http.respond import Responder
 from headwater.doors.http.slices import Slicer
+from headwater.doors.http.watch import Watch
 from headwater.doors.http.wire import Budget, Heads
 
 WINDOW_S = 10.0
@@ -34,6 +35,8 @@ class Hand:
         self.proxies = Proxies(self.settings)
         self.access, self.admitted = Access(), None
         self.slicer = Slicer(self.bodies)
+        self.watch = Watch(self.settings, lambda: 0.0)
+        self.access = Access()
         self.closing = self.winding_down = False
         self.internal = False
         self.head_bytes_max = self.settings.head_bytes_max

@@ -27,6 +27,9 @@ def bench_of(durability: Durability) -> Bench:
     bench = Bench()
     bench.submit(Create(KEY, "text/plain", [], durability=durability))
     bench.sync()
+    if durability == Durability.EPHEMERAL:
+        bench.post(b"-")  # the first append alone reserves numbers, which has to be synced
+        bench.sync()
     return bench
 
 
@@ -173,13 +176,13 @@ def test_a_memory_topic_may_lose_records_and_keeps_its_configuration(killed: dic
 
 @pytest.mark.full
 def test_an_ephemeral_topic_loses_its_records_and_keeps_its_configuration(killed: dict[str, Any]) -> None:
-    """§2.3, ephemeral: "intentionally lost on restart; the topic config still persists"; seqs that a checkpoint saw are
-    not given out again, and the loss is told (principle 1)."""
+    """§2.3, ephemeral: "intentionally lost on restart; the topic config still persists"; seqs are not given
+    out again, and the loss is told (principle 1)."""
     topic, before = killed["ephemeral"], killed["before"]["ephemeral"]
     assert topic.config() == before["config"]
     state, found = topic.state(), topic.diff()
     assert (found["records"], state["count"]) == ([], 0)
-    assert state["evict_floor"] == state["earliest_seq"] == state["head_seq"] + 1 <= 6
+    assert state["evict_floor"] == state["earliest_seq"] == state["head_seq"] + 1 >= 6
     assert found.get("tombstone") == ({"gap_from": 1, "gap_to": state["head_seq"]} if state["head_seq"] else None)
     assert topic.write("next") == [state["head_seq"] + 1]
 

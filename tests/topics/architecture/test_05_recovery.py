@@ -182,3 +182,31 @@ def test_a_crash_at_any_instant_loses_no_acked_write_and_splits_no_batch(tmp_pat
                 assert [(one["seq"], one["data"]) for one in found["records"]] == [(n, n) for n in range(1, head + 1)]
                 assert floors(writer.topic) == (1, 1)
                 assert told(writer.topic.delete(match=["tag", "Eq", "none"]))["deleted"] == 0
+
+
+@pytest.mark.parametrize("settled", [False, True], ids=["between-checkpoints", "after-a-checkpoint"])
+def test_a_reader_of_an_ephemeral_topic_misses_nothing_in_silence_after_a_kill(tmp_path: Path, settled: bool) -> None:
+    """§2.3: checkpoints preserve the head "so post-checkpoint writes do not reuse seqs". Ours also not what was written
+    after the last one: a cursor of before the kill is told of the gap, and gets everything that was written since."""
+    rng = random.Random(settled)
+    interval_ms = "50" if settled else "600000"
+    with Node.started(tmp_path, flags=["--checkpoint-interval-ms", interval_ms]) as node:
+        topic = new_topic(node, durability="ephemeral")
+        epoch, cursor, tail = topic.state()["epoch"], 0, "-1"
+        for _ in range(KILLS):
+            for _ in range(rng.randrange(1, 20)):
+                (cursor,) = topic.write(cursor)
+            tail = node.request("HEAD", f"/v1/stream/{topic.name}").header("stream-next-offset") or ""
+            node.restart()
+            state = topic.state()
+            assert state["head_seq"] >= cursor and (state["count"], state["epoch"]) == (0, epoch)
+            written = topic.write(*range(rng.randrange(1, 20)))
+            assert written[0] > cursor
+            found = whole(topic, cursor)
+            assert gap(found) == (None if written[0] == cursor + 1 else (cursor + 1, written[0] - 1))
+            assert seqs(found) == written
+            refusal = node.request("GET", f"/v1/stream/{topic.name}?offset={tail}")
+            assert refusal.status == 410 or refusal.json() == list(range(len(written)))
+            hold_nothing_twice = topic.diff(from_seq=written[-1])
+            assert hold_nothing_twice["up_to_date"] and "tombstone" not in hold_nothing_twice
+            cursor = written[-1]

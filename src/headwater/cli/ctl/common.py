@@ -63,6 +63,11 @@ def telling() -> Iterator[None]:
 
 def connected(urls: Sequence[str] | None) -> Cluster:
     """Raises BadUsage when what was given are not addresses."""
+    return Cluster(urls_of(urls), lambda s: time.sleep(s), note)
+
+
+def urls_of(urls: Sequence[str] | None) -> list[str]:
+    """Those of an option that may be given several times, and hold several. Raises BadUsage when there is none."""
     given = [one.strip() for text in urls or [] for one in text.split(",")]
     if not given:
         text = config.client_url(None, config.process_environment())
@@ -70,7 +75,7 @@ def connected(urls: Sequence[str] | None) -> Cluster:
     wanted = list(dict.fromkeys(one.rstrip("/") for one in given if one))
     if not wanted:
         raise BadUsage("--url names no address", "write it as http://HOST:PORT")
-    return Cluster(wanted, lambda s: time.sleep(s), note)
+    return wanted
 
 
 class NotInTime(ClientError):

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from headwater.config import Settings
+from headwater.doors.http import bulk_labels
 from headwater.doors.http import headers as parse
 from headwater.doors.http.access import refusal
 from headwater.doors.http.bulk_answers import Answer, Gather
@@ -26,6 +27,8 @@ from headwater.doors.http.slices import Work
 from headwater.engine import buckets as engine_buckets
 from headwater.engine.engine import Engine
 from headwater.engine.fork_placement import ForkPlacement
+from headwater.engine.loaded_stream import LoadedStream
+from headwater.engine.pending_answers import Outcome, Waiter
 from headwater.engine.placements import Placement
 from headwater.errors import (
     BadBody,
@@ -38,8 +41,11 @@ from headwater.errors import (
 )
 from headwater.model import content_types, json_mode, json_slices
 from headwater.model.commands import Append, Create, Producer
+from headwater.model.labels import held_bytes
 from headwater.model.names import bucket_of
+from headwater.model.stream import Unchanged
 from headwater.security.principals import Action, Need
+from headwater.topics import job_keys
 
 FRAMES_MAX = 512
 APPENDS, CREATES = Action.APPEND, Action.APPEND | Action.CREATE
@@ -155,7 +161,7 @@ class Batches:
         pause = Pause()
         for index, entry in enumerate(entries):
             try:
-                wish = self._wish(entry)
+                wish = self._wish(entry, packed)
                 needed = APPENDS if wish.command.create is None else CREATES
                 if not principal.may(needed, wish.key):
                     raise refusal(principal, Need(needed, wish.key))
@@ -186,7 +192,7 @@ class Batches:
         elif bucket is not None and not self._buckets.exists(bucket):
             return self._later(request, index, wish)
         else:
-            self._engine.submit(wish.key, wish.command, request.gather.waiter(index))
+            self._append(wish, request.gather.waiter(index))
         return None
 
     @staticmethod
@@ -250,7 +256,7 @@ class Batches:
         if confirmed is not None and self._engine.owned.get(confirmed.number) is not confirmed:
             request.gather.resolve(index, NotServedHere(confirmed.number))
         elif placing is None or not self._goes_elsewhere(request, index, wish):
-            self._engine.submit(wish.key, wish.command, request.gather.waiter(index))
+            self._append(wish, request.gather.waiter(index))
 
     def _ask_others(self, request: _Request) -> Work:
         """Has other processes answer their entries, all at the same time."""
@@ -283,7 +289,19 @@ class Batches:
                 yield None
         yield from self._ask_others(request)
 
-    def _wish(self, entry: BulkEntry) -> _Wish:
+    def _append(self, wish: _Wish, waiter: Waiter) -> None:
+        """A job whose key is in its queue already is left out, as it is from a write to the topic."""
+        command = wish.command
+        if job_keys.has_keys(command.labels):
+            stream = self._engine.look(wish.key)
+            if stream is not None and stream.topic is not None and stream.topic.queue is not None:
+                command = job_keys.split(self._engine, stream, command).append
+                if not command.records and command.producer is None and not command.close:
+                    self._engine.group_of(stream).group.after_pending(_Known(stream, waiter))
+                    return
+        self._engine.submit(wish.key, command, waiter)
+
+    def _wish(self, entry: BulkEntry, packed: bool) -> _Wish:
         settings = self._settings
         path = entry.stream if entry.stream.startswith("/") else parse.FLAT_PREFIX + entry.stream
         key = parse.stream_key(path, settings.stream_name_bytes_max)
@@ -306,18 +324,33 @@ class Batches:
                 raise BadBody("producer_epoch and producer_seq are integers from 0 to 2^53-1")
         elif any(name is not None for name in names):
             raise BadBody("producer_id, producer_epoch and producer_seq go together")
+        labels = bulk_labels.labels(entry, len(records), packed, self._engine.clock.now_ms())
+        command = Append(records, media, producer, entry.stream_seq, entry.close, labels=labels)
         if not entry.create:
-            return _Wish(key, Append(records, media, producer, entry.stream_seq, entry.close))
-        create = Create(key, entry.content_type or media, [])
+            return _Wish(key, command)
         needs_bucket = entry.stream.startswith("/") and not entry.stream.startswith(parse.FLAT_PREFIX)
-        command = Append(records, media, producer, entry.stream_seq, entry.close, create=create)
+        command = msgspec.structs.replace(command, create=Create(key, entry.content_type or media, []))
         return _Wish(key, command, bucket_of(key) if needs_bucket else None)
+
+
+class _Known:
+    """A Waiter for an append of which all is there already."""
+
+    __slots__ = ("_stream", "_waiter")
+
+    def __init__(self, stream: LoadedStream, waiter: Waiter) -> None:
+        self._stream = stream
+        self._waiter = waiter
+
+    def resolve(self, outcome: Outcome) -> None:
+        known = Unchanged(self._stream.visible, self._stream.closed_visible)
+        self._waiter.resolve(outcome if isinstance(outcome, Failure) else known)
 
 
 def _size_of(wish: _Wish) -> int:
     """About as long as it is encoded."""
-    records = wish.command.records
-    return 200 + len(wish.key) + sum(map(len, records)) + 5 * len(records)
+    records, labels = wish.command.records, wish.command.labels or ()
+    return 200 + len(wish.key) + sum(map(len, records)) + 5 * len(records) + held_bytes(labels)
 
 
 def _fail(future: asyncio.Future[Any]) -> None:

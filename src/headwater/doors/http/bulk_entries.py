@@ -15,6 +15,7 @@ from typing import Annotated
 
 import msgspec
 
+from headwater.doors.http.topics.records import Labelled
 from headwater.errors import BadBody, TooManyRecords
 from headwater.model import json_mode, json_slices
 
@@ -46,6 +47,8 @@ class BulkEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     close: bool = False
     create: bool = False
     """The stream is made first, with `content_type`, when there is none."""
+    labels: list[Labelled | None] | None = None
+    """One for each record. In msgpack `meta` is a string, the text of a JSON object."""
 
 
 class _Brought(msgspec.Struct):
@@ -54,6 +57,7 @@ class _Brought(msgspec.Struct):
     records: msgspec.Raw = msgspec.Raw(b"null")
     text: msgspec.Raw = msgspec.Raw(b"null")
     binary: msgspec.Raw = msgspec.Raw(b"null")
+    labels: msgspec.Raw = msgspec.Raw(b"null")
 
 
 Entries = Generator[None, None, list[BulkEntry]]
@@ -99,7 +103,7 @@ def bulk_entries(body: bytes, packed: bool, records_max: int) -> Entries:
                 yield
                 continue
             entries.append(entry)
-            count = max(len(entry.records or ()), len(entry.text or ()), len(entry.binary or ()))
+            count = max(len(given or ()) for given in (entry.records, entry.text, entry.binary, entry.labels))
             if count > records_max:
                 raise TooManyRecords(records_max)
             room -= count
@@ -137,7 +141,7 @@ def _plain(body: bytes, records_max: int) -> _Walk:
     for text in texts:
         if len(text) > 2 * records_max and text.count(b",") >= records_max:
             brought = _json_brought(text)
-            for field in (brought.records, brought.text, brought.binary):
+            for field in (brought.records, brought.text, brought.binary, brought.labels):
                 array = bytes(field)
                 if array[:1] == b"[":
                     yield from json_slices.elements(array, 0, records_max)
@@ -202,7 +206,8 @@ def _counting(records_max: int) -> Callable[[memoryview], object]:
     """Decodes what an entry brings, and refuses an array by its count before it is read."""
     few = msgspec.Meta(max_length=records_max)
     texts, blobs = Annotated[list[str], few] | None, Annotated[list[bytes], few] | None
-    brought = msgspec.defstruct("Brought", [("text", texts, None), ("binary", blobs, None)])
+    labels = Annotated[list[msgspec.Raw], few] | None
+    brought = msgspec.defstruct("Brought", [("text", texts, None), ("binary", blobs, None), ("labels", labels, None)])
     return msgspec.msgpack.Decoder(brought).decode
 
 

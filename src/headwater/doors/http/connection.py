@@ -416,7 +416,9 @@ class Connection(asyncio.Protocol):
     def _start(self, request: Request) -> None:
         if self._server.winding_down:
             request.keep_alive = False
-        exchange = Exchange(self, request)
+        known = request.known
+        plain = known is not None and known.is_append
+        exchange = Exchange(self, request) if plain else self._server.watch.begin(self, request)
         self.exchanges.append(exchange)
         self._server.handle(exchange)
 

@@ -12,11 +12,12 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
 from headwater.doors import faults
+from headwater.doors.http import request_ids
 from headwater.doors.http.respond import Responder
 from headwater.doors.http.slices import Slicer, Work
 from headwater.doors.http.wire import Request
 from headwater.engine.pending_answers import Outcome
-from headwater.errors import Failure, MethodNotAllowed, NoSuchRoute, Overloaded
+from headwater.errors import Failure, InternalError, MethodNotAllowed, NoSuchRoute, Overloaded
 from headwater.ports import BlobsUnavailable
 from headwater.security.principals import EVERYONE, NOBODY, Identity, Need, Principal
 
@@ -262,7 +263,7 @@ class Exchange:
         An answer that has begun cannot tell it: its connection ends.
         """
         connection, request = self.connection, self.request
-        failure = faults.report("http", method=request.method, target=request.target[:200])
+        failure = faults.report("http", request_ids.of(request), method=request.method, target=request.target[:200])
         if self not in connection.exchanges:
             return  # answered, or the client is gone
         if connection.exchanges[0] is self:
@@ -308,8 +309,11 @@ class Exchange:
     def fail(self, failure: Failure) -> None:
         request = self.request
         head_only = request.method == b"HEAD"
+        named = request_ids.HEADER in request.headers
+        name = failure.request_id if isinstance(failure, InternalError) else request_ids.of(request)
         try:
-            data = self.responder.failure(failure, request.keep_alive, head_only, request.target)
+            data = self.responder.failure(failure, request.keep_alive, head_only, request.target, name, named)
         except Exception:
-            data = self.responder.failure(faults.report("http"), request.keep_alive, head_only, request.target)
+            failure = faults.report("http", name)
+            data = self.responder.failure(failure, request.keep_alive, head_only, request.target, name, named)
         self.reply(data)

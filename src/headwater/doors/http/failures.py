@@ -6,7 +6,7 @@ Owns the names and spellings that facts have there. Never knows a particular fai
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from headwater.errors import BELOW_TOPICS, Failure, row
 from headwater.model import offsets
@@ -61,11 +61,14 @@ def error(failure: Failure) -> dict[str, object]:
     return {"code": meaning.code, "message": failure.message(), "retryable": meaning.retryable}
 
 
-def body(failure: Failure, target: bytes) -> dict[str, object]:
-    """The body of a response, as clients of that route expect it."""
+def body(failure: Failure, target: bytes, request_id: str = "") -> dict[str, object]:
+    """The body of a response, as clients of that route expect it. With `request_id`, it is told."""
     if target.startswith(TOPICS):
-        return {"error": topic_error(failure)}
-    return {"error": {**error(failure), **failure.details()}}
+        told = topic_error(failure)
+        if request_id:
+            told["detail"] = {**cast("dict[str, object]", told["detail"]), "request_id": request_id}
+        return {"error": told}
+    return {"error": {**error(failure), **failure.details(), **({"request_id": request_id} if request_id else {})}}
 
 
 def topic_error(failure: Failure) -> dict[str, object]:

@@ -188,5 +188,5 @@ def whole(wanted: dict[str, str], name: str, default: int, high: int) -> int:
     if text is None:
         return default
     if not (text.isascii() and text.isdigit() and len(text) <= 19) or int(text) > high:
-        raise BadQuery(name, "expected a whole number")
+        raise BadQuery(name, f"expected a whole number up to {high}")
     return int(text)

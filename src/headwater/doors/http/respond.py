@@ -47,7 +47,7 @@ EXPOSED = (
     "Stream-Next-Offset, Stream-Cursor, Stream-Up-To-Date, Stream-Closed, Stream-Earliest-Offset, "
     "Stream-Snapshot-Offset, Stream-SSE-Data-Encoding, Stream-TTL, Stream-Expires-At, Stream-Durability, "
     "Producer-Epoch, Producer-Seq, Producer-Expected-Seq, Producer-Received-Seq, ETag, Location, Retry-After, Allow, "
-    "Date, WWW-Authenticate, Headwater-Request-Id, Headwater-Next, Headwater-Log, Headwater-Position, "
+    "Date, WWW-Authenticate, Headwater-Request-Id, X-Request-Id, Headwater-Next, Headwater-Log, Headwater-Position, "
     "Headwater-Lake-Position, Headwater-Settled-Position"
 )
 """Of an answer's headers, those that pages of a named origin may read: whatever is sent, but what every page may."""
@@ -55,7 +55,7 @@ ALLOWED_HEADERS = (
     "Content-Type, Authorization, If-None-Match, If-Match, Last-Event-ID, Stream-Seq, Stream-TTL, "
     "Stream-Expires-At, Stream-Closed, Stream-Durability, Stream-Forked-From, Stream-Fork-Offset, "
     "Stream-Fork-Sub-Offset, Stream-Retention-Age, Stream-Retention-Bytes, Stream-Retention-Records, "
-    "Producer-Id, Producer-Epoch, Producer-Seq"
+    "Producer-Id, Producer-Epoch, Producer-Seq, X-Request-Id, traceparent, tracestate"
 )
 METHODS = "GET, HEAD, PUT, POST, PATCH, DELETE, OPTIONS"
 CLOSE = b"Connection: close\r\n"
@@ -163,12 +163,24 @@ class Responder:
         self.statuses[status] -= 1
         return self.full(status, headers, body, keep_alive)
 
-    def failure(self, failure: Failure, keep_alive: bool, head_only: bool = False, target: bytes = b"") -> bytes:
-        """`target` is the request's: what the body looks like depends on its route."""
+    def failure(
+        self,
+        failure: Failure,
+        keep_alive: bool,
+        head_only: bool = False,
+        target: bytes = b"",
+        request_id: str = "",
+        named: bool = False,
+    ) -> bytes:
+        """`target` is the request's: what the body looks like depends on its route. The body says what the request is
+        called when its client `named` it, or when this server made a mistake."""
         meaning = row(failure)
         self.failures[meaning] = self.failures.get(meaning, 0) + 1
-        body = _encode(failures.body(failure, target))
+        told = request_id if named or meaning.status >= 500 else ""
+        body = _encode(failures.body(failure, target, told))
         headers = [("Content-Type", "application/json"), ("Cache-Control", "no-store"), *failures.headers(failure)]
+        if request_id:
+            headers.append(("X-Request-Id", request_id))
         head = self.head(meaning.status, headers, len(body), keep_alive)
         return head if head_only else head + body
 

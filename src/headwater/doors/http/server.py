@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from headwater import spans
 from headwater.config import Settings
 from headwater.doors.http.access import Access
 from headwater.doors.http.admin_listener import Handles
@@ -16,6 +17,7 @@ from headwater.doors.http.connection import Connection
 from headwater.doors.http.exchange import Exchange
 from headwater.doors.http.respond import Responder
 from headwater.doors.http.slices import Slicer
+from headwater.doors.http.watch import Watch, Watched
 from headwater.doors.http.wire import Budget, Heads
 from headwater.doors.listener import Listener
 from headwater.errors import Failure
@@ -37,12 +39,14 @@ class HttpServer(Listener[Connection]):
         responder: Responder,
         bodies: Budget,
         internal: bool = False,
+        watch: Watch | None = None,
         access: Access | None = None,
     ) -> None:
         """`internal`: its clients are other processes of this node, which have admitted and limited theirs. Without
         `access` nobody is asked who they are."""
         super().__init__(INTERNAL_CONNECTIONS_MAX if internal else settings.connections_max)
         self.internal = internal
+        self.watch = Watch(settings, self._loop.time) if watch is None else watch
         self.access = Access() if access is None else access
         self.admitted: Callable[[bytes | None], Principal | None] | None = None
         self.settings = settings
@@ -69,6 +73,17 @@ class HttpServer(Listener[Connection]):
         self.responder.renew(int(time.time()))
 
     def handle(self, exchange: Exchange) -> None:
+        if type(exchange) is Watched and exchange.span is not None:
+            before = spans.current.set(exchange.span)
+            try:
+                self._routes.handle(exchange)
+            except Failure as failure:
+                exchange.fail(failure)
+            except Exception:
+                exchange.broke()
+            finally:
+                spans.current.reset(before)
+            return
         try:
             self._routes.handle(exchange)
         except Failure as failure:

@@ -14,6 +14,7 @@ from headwater.doors.http.client_address import Proxies
 from headwater.doors.http.exchange import Exchange
 from headwater.doors.http.respond import Responder
 from headwater.doors.http.slices import Slicer
+from headwater.doors.http.watch import Watch
 from headwater.doors.http.wire import Budget, Heads
 from headwater.security.principals import Principal
 
@@ -24,6 +25,7 @@ class Server(Protocol):
     settings: Settings
     access: Access
     responder: Responder
+    watch: Watch
     heads: Heads
     proxy_heads: Heads
     proxies: Proxies

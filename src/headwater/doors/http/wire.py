@@ -51,10 +51,11 @@ class Request:
 class KnownHead:
     """A head that was parsed before, and what a handler wants to remember about every request that begins with it."""
 
-    __slots__ = ("body_size", "epoch", "memo", "needs", "principal", "request")
+    __slots__ = ("body_size", "epoch", "is_append", "memo", "needs", "principal", "request")
 
     def __init__(self, request: Request, body_size: int) -> None:
         self.request = request
+        self.is_append = is_append(request)
         self.body_size = body_size
         self.memo: object = None
         self.epoch = 0
@@ -76,6 +77,7 @@ _ONCE = (
     *(b"sec-websocket-key", b"sec-websocket-version", b"authorization"),
 )
 """Headers whose repetition would leave it open which one is meant."""
+_EVER_NEW = frozenset((b"producer-seq", b"stream-seq", b"x-request-id", b"traceparent"))
 FORWARDING = frozenset((b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto"))
 """What proxies say of a request. Only trusted ones are believed: of all other connections these are left out."""
 _LISTS = (b"connection", b"upgrade", *FORWARDING)
@@ -115,7 +117,7 @@ class Heads:
         headers = request.headers
         if not request.keep_alive or b"transfer-encoding" in headers or b"expect" in headers:
             return
-        if b"producer-seq" in headers or b"stream-seq" in headers:
+        if not headers.keys().isdisjoint(_EVER_NEW):
             return  # these change with every request
         size = len(request.body)
         like = Request(request.method, request.target, headers, request.version)
@@ -474,6 +476,14 @@ class RequestParser:
         self._over = True
         if self._failure is None:
             self._failure = failure
+
+
+def is_append(request: Request) -> bool:
+    """A POST to a stream, or one that brings records to a topic or to many streams."""
+    is_post, target = request.method == b"POST", request.target
+    if target.startswith((b"/__headwater/", b"/v1/stream/__ds/")):
+        return is_post and target == b"/__headwater/append"
+    return is_post and (not target.startswith(b"/v0/") or target.partition(b"?")[0].endswith(b"/records"))
 
 
 def _resolve_target(request: Request) -> None:

@@ -109,6 +109,19 @@ def test_what_lies_behind_the_cursors_comes_first_and_then_what_is_written() -> 
     on_a_loop(body)
 
 
+def test_a_cursor_beyond_the_head_goes_on_from_there() -> None:
+    async def body() -> None:
+        world, out = World(), Out()
+        world.write("a", 3)
+        following = Following(world.engine, world.watchers, out, EVERYTHING)
+        assert following.add("a", world.stream("a"), 99) == 3
+        following.pump()
+        world.write("a")
+        assert out.take() == [("a", 1, 4)]
+
+    on_a_loop(body)
+
+
 def test_topics_take_turns_when_there_is_much_of_each() -> None:
     async def body() -> None:
         world, out = World(), Out()

@@ -89,6 +89,21 @@ def test_a_client_is_told_where_each_topic_begins_and_then_what_comes() -> None:
     on_two(body)
 
 
+def test_a_cursor_beyond_the_head_goes_on_from_there() -> None:
+    async def body(world: World) -> None:
+        key = world.keys[0]
+        await world.create(key)
+        await world.write(key, 3)
+        following = await world.others(k0=99)
+        assert world.began == {"k0": 3}
+        following.start()
+        await world.write(key)
+        assert await world.told(1) == [("k0", 1, 4)]
+        following.close()
+
+    on_two(body)
+
+
 def test_a_topic_that_is_not_there_is_not_found() -> None:
     async def body(world: World) -> None:
         with pytest.raises(StreamNotFound):

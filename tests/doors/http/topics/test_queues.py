@@ -11,7 +11,6 @@ import pytest
 
 from tests.doors.http.topics.conftest import New
 from tests.doors.http.topics.surface import Topic, refused, told
-from tests.support.http import EventStream
 from tests.support.node import Node
 
 HOUR_MS = 3_600_000
@@ -38,6 +37,16 @@ def counts(topic: Topic) -> tuple[int, int, int, int]:
     found = topic.state()["queue"]
     assert list(found) == ["ready", "leased", "delayed", "dead_lettered"]
     return tuple(found.values())
+
+
+def seen(topic: Topic, limit: int) -> list[int]:
+    """The numbers of all records, read so many at a time."""
+    seqs, page = [], topic.diff(limit=limit)
+    while True:
+        seqs += [one["seq"] for one in page["records"]]
+        if page["up_to_date"]:
+            return seqs
+        page = topic.diff(limit=limit, from_seq=page["next_seq"])
 
 
 @pytest.fixture
@@ -194,6 +203,29 @@ def test_a_backlog_in_the_lake_is_handed_out_in_order_and_each_job_once(new: New
     assert topic.data() == [] and counts(topic) == (0, 0, 0, 0)
 
 
+@pytest.mark.parametrize("order", [(4, 3, 2, 5, 1, 6), (2, 1, 4, 3, 6, 5), (5, 3, 4, 1, 2, 6), (6, 5, 4, 3, 2, 1)])
+@pytest.mark.parametrize("claimed", ["before the flush", "after it", "again"])
+def test_jobs_out_of_the_lake_are_acked_in_any_order_and_take_no_other_with_them(
+    order: tuple[int, ...], claimed: str, new: New, node: Node
+) -> None:
+    topic = new(queue={})
+    data = ["x" * (1 + size) for size in range(8)]
+    topic.write(*data)
+    jobs = claim(topic, max=8) if claimed == "before the flush" else []
+    assert node.request("POST", "/__headwater/flush").status == 200
+    jobs = jobs or claim(topic, max=8)
+    left = set(range(1, 9))
+    for seq in order:
+        if claimed == "again":
+            post(topic, "nack", {"nacks": [held(job) for job in jobs]})
+            jobs = claim(topic, max=8)
+        assert ack(topic, *[job for job in jobs if job["seq"] == seq])["acked"] == [seq]
+        jobs = [job for job in jobs if job["seq"] != seq]
+        left.remove(seq)
+        assert seen(topic, 1) == seen(topic, 100) == sorted(left)
+        assert topic.state()["bytes"] == sum(len(data[one - 1]) + 2 for one in left)
+
+
 def test_a_lease_from_before_the_flush_is_acked_after_it(new: New, node: Node) -> None:
     topic = new(queue={})
     topic.write(*range(6))
@@ -347,51 +379,6 @@ def test_a_purge_deletes_every_job_whoever_has_it(queue: Topic) -> None:
     assert counts(queue) == (0, 0, 0, 0)
     assert ack(queue, job)["failed"] == [{"seq": 1, "code": "not_found"}]
     assert queue.write("new") == [6] and [one["seq"] for one in claim(queue)] == [6]
-
-
-# ---- work -----------------------------------------------------------------------------------------------------------
-
-
-class Jobs:
-    """A connection to /work."""
-
-    def __init__(self, topic: Topic, query: str) -> None:
-        self.connection = topic.node.connect()
-        stream = EventStream.open(self.connection, f"{topic.path}/work{query}")
-        assert stream.head.status == 200 and stream.head.header("content-type") == "text/event-stream"
-        self._events = iter(stream)
-        assert next(self._events).name == "open"
-
-    def next(self) -> dict[str, Any]:
-        event = next(self._events)
-        assert event.name == "job", event
-        found: dict[str, Any] = event.json()
-        return found
-
-    def close(self) -> None:
-        self.connection.close()
-
-
-def test_a_worker_gets_jobs_as_they_come_and_no_more_than_it_wants(queue: Topic) -> None:
-    worker = Jobs(queue, f"?max=2&lease_ms={HOUR_MS}&node=w1")
-    queue.write(*range(5))
-    jobs = [worker.next(), worker.next()]
-    assert [job["data"] for job in jobs] == [0, 1] and counts(queue) == (3, 2, 0, 0)
-    ack(queue, jobs[0])
-    assert worker.next()["data"] == 2
-    post(queue, "nack", {"nacks": [held(jobs[1])]})
-    assert worker.next()["data"] == 1
-    worker.close()
-    assert claim(queue, max=5, wait_ms=60_000)[0]["data"] == 1
-
-
-def test_a_worker_of_a_topic_that_is_deleted_is_told(queue: Topic) -> None:
-    worker = Jobs(queue, "")
-    queue.request("DELETE")
-    event = next(worker._events)
-    assert event.name == "error" and event.json()["code"] == "stream_not_found"
-    assert next(worker._events, None) is None
-    worker.close()
 
 
 # ---- refusals -------------------------------------------------------------------------------------------------------

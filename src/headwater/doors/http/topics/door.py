@@ -61,4 +61,4 @@ class TopicDoor:
         """Topics that are queues are served as such from now on."""
         QueueCalls(self._engine, queues).register(self.routes, self.records)
         Work(self._engine, self._settings, queues).register(self.routes)
-        self.topics.more_state = queues.shown
+        self.topics.more_state, self.topics.on_configured = queues.shown, queues.configured

@@ -84,9 +84,11 @@ class Following:
     def add(self, name: str, stream: LoadedStream, from_seq: int | None) -> int:
         """Follows a topic of this process from a cursor on, or from now; returns the cursor.
 
+        One beyond the head goes on from there: the client must not come back with it and miss what was written since.
         `pump` sends what is there. Raises NotServedHere.
         """
-        topic = _Topic(self, name, stream, shown_count(stream) if from_seq is None else from_seq)
+        head = shown_count(stream)
+        topic = _Topic(self, name, stream, head if from_seq is None else min(from_seq, head))
         self._watchers.watch(stream, topic)
         self._topics[name] = topic
         self._enqueue(topic)

@@ -100,9 +100,10 @@ class Answering:
             if stream is None or one.epoch not in (NOW, stream.epoch):
                 found.append((index, None))
                 continue
-            from_seq = shown_count(stream) if one.from_seq == NOW else one.from_seq
+            head = shown_count(stream)
+            from_seq = head if one.from_seq == NOW else min(one.from_seq, head) if begin else one.from_seq
             if begin:
-                found.append((index, Diff([], from_seq, shown_count(stream), 0, 0, stream.epoch, False)))
+                found.append((index, Diff([], from_seq, head, 0, 0, stream.epoch, False)))
                 continue
             diff = await _read(self._engine, stream, Wanted(from_seq, wanted.limit, BATCH_BYTES_MAX, wanted.nodes))
             if diff.says_something or diff.next_seq != from_seq:

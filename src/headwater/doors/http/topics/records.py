@@ -50,15 +50,20 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _RECORDS_FIRST = re.compile(rb'[ \t\r\n]*\{[ \t\r\n]*"records"[ \t\r\n]*:[ \t\r\n]*(?=\[)')
 
 
-class _Record(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    data: Raw = Raw()
-    data_base64: str | None = None
+class Labelled(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """What a record may say beside its data."""
+
     tag: str | None = None
     node: str | None = None
     meta: Raw = Raw()
     key: str | None = None
     deliver_at: int | None = None
     delay_ms: int | None = None
+
+
+class _Record(Labelled, forbid_unknown_fields=True, gc=False):
+    data: Raw = Raw()
+    data_base64: str | None = None
 
 
 class _Producer(msgspec.Struct, forbid_unknown_fields=True):
@@ -116,7 +121,7 @@ class Writes:
         labelled = False
         for index, record in enumerate(write.records):
             payloads.append(_json(index, record) if as_json else _bytes(index, record))
-            one = _labels(index, record, node, now_ms)
+            one = labels_of(index, record, node, now_ms)
             labels.append(one)
             labelled = labelled or one is not None
         producer = None if write.producer is None else self._producer(write.producer)
@@ -315,7 +320,8 @@ def _bytes(index: int, record: _Record) -> bytes:
     return payload
 
 
-def _labels(index: int, record: _Record, node: str | None, now_ms: int) -> Labels | None:
+def labels_of(index: int, record: Labelled, node: str | None, now_ms: int) -> Labels | None:
+    """`node`: of a record that names none. Raises BadBody."""
     tag, key, deliver_at = record.tag, record.key, record.deliver_at
     if record.node is not None:
         node = label(f"records[{index}].node", record.node)

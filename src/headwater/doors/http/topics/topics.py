@@ -55,6 +55,7 @@ class Topics:
         self._engine = engine
         self._configs = configs
         self.more_state: Callable[[LoadedStream], dict[str, object]] = lambda stream: {}
+        self.on_configured: Callable[[LoadedStream], None] = lambda stream: None
         """What else is told of a topic's state."""
         engine.questions.register(QUESTION, self._answer_page)
 
@@ -91,7 +92,9 @@ class Topics:
 
     def _patch(self, exchange: Exchange, key: str, query: bytes, timing: Timing) -> None:
         def configured(_: Outcome) -> None:
-            self._show(exchange, 200, self._engine.find(key, False), timing)
+            stream = self._engine.find(key, False)
+            self.on_configured(stream)
+            self._show(exchange, 200, stream, timing)
 
         def configure() -> None:
             command = self._configs.change(self._engine.find(key, False), exchange.request.body)

@@ -20,6 +20,7 @@ from headwater.config import Settings
 from headwater.doors.http import headers as parse
 from headwater.doors.http import sse
 from headwater.doors.http.exchange import Exchange
+from headwater.doors.http.failures import topic_error
 from headwater.doors.http.live_reads import chunks_to
 from headwater.doors.http.topics.answers import Timing, encode
 from headwater.doors.http.topics.config import LEASE_MS_MAX, LEASE_MS_MIN
@@ -27,7 +28,7 @@ from headwater.doors.http.topics.queues import CLAIM_MAX, texts_of
 from headwater.doors.http.topics.records import label
 from headwater.doors.http.topics.routes import TopicRoutes, once_published
 from headwater.engine.engine import Engine
-from headwater.errors import BadBody, BadQuery, Failure, ShuttingDown, row
+from headwater.errors import BadBody, BadQuery, Failure, ShuttingDown
 from headwater.model.queues import Wish
 from headwater.security.principals import Action
 from headwater.topics.cohorts import Job
@@ -128,8 +129,7 @@ class _Worker:
 
     def _refused(self, failure: Failure) -> None:
         """The client is told why, and connects again if that may help."""
-        told = {"code": row(failure).code, "message": failure.message()}
-        self._end(b"event: error\ndata:%b\n\n" % encode(told))
+        self._end(b"event: error\ndata:%b\n\n" % encode(topic_error(failure)))
 
     # ---- as a Streamer ----------------------------------------------------------------------------------------------
 
