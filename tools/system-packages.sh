@@ -17,6 +17,7 @@ needed=(
 
 if [ "${1-}" = bench ]; then
   needed+=("redis-server redis-server") # the peer of B7 and B14
+  needed+=("haproxy haproxy" "stunnel4 stunnel4") # stand in front of a node in B15
 fi
 
 # Servers are there, and not everybody's PATH leads there.
