@@ -38,6 +38,16 @@ class AccessSettings(WebSettings):
         "File with a key that may do everything, whatever the directory of keys says; auto is none.",
     )
 
+    jwt_keys: str = text(
+        SECURITY,
+        OFF,
+        "off, a path, or https://HOST/PATH",
+        "Where the public keys (JWKS) are that signed tokens (JWT) are verified by; off takes no tokens.",
+    )
+    jwt_issuer: str = text(SECURITY, AUTO, "auto, or a text", "Issuer (iss) that tokens must have; auto is none.")
+    jwt_audience: str = text(SECURITY, AUTO, "auto, or a text", "Audience (aud) that tokens must have; auto is none.")
+    jwt_claim: str = text(SECURITY, "scope", "a name", "Claim of a token that has its scopes.")
+
     @property
     def auth_on(self) -> bool:
         return self.auth == "on"
@@ -55,3 +65,9 @@ def contradictions(values: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
         for name in open_doors(values):
             wrong = f"{values[name]} can be reached from other machines, and authentication is off"
             yield name, wrong, OPEN_RULE
+    if values["jwt_keys"] != OFF:
+        for name, what in (("jwt_issuer", "issuer"), ("jwt_audience", "audience")):
+            if values[name] == AUTO:
+                yield "jwt_keys", f"tokens of any {what} would count", f"give {name}: the {what} that tokens must name"
+        if values["auth"] != "on":
+            yield "jwt_keys", "tokens count only where authentication is on", "give auth: on, or leave out jwt_keys"

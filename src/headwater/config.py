@@ -54,7 +54,8 @@ from headwater.web_settings import contradictions as web_contradictions
 
 CONFIG_VARIABLE = "HEADWATER_CONFIG"
 URL_VARIABLE = "HEADWATER_URL"
-CLIENT_VARIABLES = (CONFIG_VARIABLE, URL_VARIABLE, *tls_files.VARIABLES)
+TOKEN_VARIABLE = "HEADWATER_TOKEN"
+CLIENT_VARIABLES = (CONFIG_VARIABLE, URL_VARIABLE, TOKEN_VARIABLE, *tls_files.VARIABLES)
 """Of this prefix, and not settings of a server."""
 URL_DEFAULT = "http://127.0.0.1:4437"
 
@@ -387,6 +388,16 @@ def process_environment() -> Mapping[str, str]:
 def client_url(flag: str | None, environ: Mapping[str, str]) -> str:
     """The server that client commands talk to: the flag, then HEADWATER_URL, then the default address."""
     return flag or environ.get(URL_VARIABLE) or URL_DEFAULT
+
+
+def client_token(environ: Mapping[str, str]) -> str | None:
+    """The key or token that client commands send: HEADWATER_TOKEN, which `headwater --token` sets."""
+    return environ.get(TOKEN_VARIABLE) or None
+
+
+def give_token(text: str) -> None:
+    """As if HEADWATER_TOKEN had been set when the process was started."""
+    os.environ[TOKEN_VARIABLE] = text
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,7 +89,7 @@ from headwater.observe.tls_readings import tls_gauges
 from headwater.ports import BlobsUnavailable, SystemClock, SystemRng
 from headwater.security import policy
 from headwater.security.directory import Directory
-from headwater.security.new_guard import new_guard
+from headwater.security.new_guard import KeySets, key_sets, new_guard
 from headwater.start_refused import CannotStart
 from headwater.subscriptions.manager import Manager
 from headwater.subscriptions.webhooks import WebhookClient
@@ -114,6 +114,7 @@ class Node:
         self._announce = announce
         self._access = Access(new_guard(settings, SystemClock()))
         self._directory: Directory | None = None
+        self._key_sets: KeySets | None = None
         self._groups = groups
         self._data = DataDirectory(Path(settings.data))
         self._address = ""
@@ -161,6 +162,7 @@ class Node:
         soon = asyncio.get_running_loop().call_soon
         if self._access.guard.on:
             self._access.guard.url_secret = groups.url_secret(rng)
+            self._key_sets = key_sets(settings, self._access.guard, clock, webhooks)
         self._directory = Directory(engine, self._access.guard, rng, self._announce)
         self._delivery = delivery = Delivery(soon, engine.clock.call_later, engine.clock)
         priorities, admission = Priorities(engine.clock), Admission(engine, delivery)
@@ -212,6 +214,8 @@ class Node:
             metrics.add(*readings.member_gauges(groups.handover, self._forwarder))
         await groups.serve()
         await self._directory.start()
+        if self._key_sets is not None:
+            await self._key_sets.start()
         self._doors = doors = NodeDoors(settings, groups, engine, responder, self._access.guard)
         if doors.tls is not None:
             metrics.add(*tls_gauges(doors.tls))
@@ -391,6 +395,8 @@ class Node:
             await self._store_probe.stop()
         if self._directory is not None:
             await self._directory.stop()
+        if self._key_sets is not None:
+            await self._key_sets.stop()
         await self._groups.stop()
         if self._bulk_snapshots is not None:
             self._bulk_snapshots.close()

@@ -38,6 +38,13 @@ def test_rq_is_left_out_where_it_is_not_installed(monkeypatch: pytest.MonkeyPatc
     assert queues.why_not_rq(1) == "not installed: pip install -e .[bench]"
 
 
+def test_workers_that_fork_are_left_out_where_they_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_rq(monkeypatch, installed=True)
+    monkeypatch.setattr(queues, "memory_available_bytes", lambda: 1 << 40)
+    rq = {work.workers: [one.name for one in queues.contenders(work)][3:] for work in WORKS if work.batch == 1}
+    assert rq == {1: [RQ, RQ_FORK], 16: [RQ, RQ_FORK], 100: [RQ]}
+
+
 def test_rq_is_left_out_where_its_workers_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     with_rq(monkeypatch, installed=True)
     assert "100 workers need" in (queues.why_not_rq(100, available_bytes=1 << 30) or "")
@@ -59,9 +66,9 @@ def test_the_list_gets_the_jobs_that_a_topic_gets() -> None:
 def test_ours_is_compared_with_the_list_and_the_faster_rq() -> None:
     rounds = rates(redis=1_000, headwater=800, headwater_durable_leases=600)
     rounds |= {name: [{"pairs_per_s": rate, "redis_cpu": 0.1}] for name, rate in ((RQ, 200), (RQ_FORK, 40))}
-    of_list, of_rq = queues.figures_of(SINGLE, rounds)
+    of_list, durable, of_rq = queues.figures_of(SINGLE, rounds)
     assert (of_list.measure, of_list.value, of_list.met) == ("list_ratio_16_workers", 0.8, True)
-    assert of_list.note.startswith("durable_leases_ratio 0.6 ")
+    assert (durable.measure, durable.value, durable.met) == ("durable_leases_list_ratio_16_workers", 0.6, True)
     assert (of_rq.measure, of_rq.value, of_rq.met) == ("rq_ratio_16_workers", 4.0, True)
 
 

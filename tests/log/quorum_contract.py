@@ -20,13 +20,24 @@ from tests.log import WAIT_S_MAX, appended, numbered
 from tests.log.contract import LogContract, Running
 from tests.log.faulty_entries import FaultyEntries
 
+AGAIN_S = 0.05
+
 
 async def followed(log: QuorumLog) -> list[tuple[int, Event]]:
     """Everything up to the log's end for now."""
     events: list[tuple[int, Event]] = []
-    while more := await log.more():
+    while more := await more_of(log):
         events += more
     return events
+
+
+async def more_of(log: QuorumLog) -> list[tuple[int, Event]]:
+    """Tries again while nobody answers, as a node does: servers elect leaders when they are slow."""
+    while True:
+        try:
+            return await log.more()
+        except Unavailable:
+            await asyncio.sleep(AGAIN_S)
 
 
 class QuorumContract(LogContract):
@@ -41,10 +52,19 @@ class QuorumContract(LogContract):
         """Removes the whole log, so that another one can be made in its place."""
 
     async def follower(self, place: Any, cursor: Cursor | None = None) -> QuorumLog:
-        """A log that has followed to the end and claimed nothing."""
-        log = QuorumLog(FaultyEntries(await self.medium(place)))
-        await log.load(cursor)
-        return log
+        """A log that has followed to the end and claimed nothing. Tries again while nobody answers, as a node does."""
+        while True:
+            try:
+                log = QuorumLog(FaultyEntries(await self.medium(place)))
+            except Unavailable:
+                await asyncio.sleep(AGAIN_S)
+                continue
+            try:
+                await log.load(cursor)
+                return log
+            except Unavailable:
+                await log.closed()
+                await asyncio.sleep(AGAIN_S)
 
     async def open(self, place: Any, owner: str = "a") -> QuorumLog:
         log = await self.follower(place)
@@ -294,7 +314,7 @@ class QuorumContract(LogContract):
             async def follow() -> None:
                 while len(seen) < 20:
                     await standby.wait()
-                    seen.extend(await standby.more())
+                    seen.extend(await more_of(standby))
 
             following = asyncio.create_task(follow())
             given: list[tuple[int, Event]] = []
@@ -361,7 +381,7 @@ class QuorumContract(LogContract):
                 await sleeping_claimant.claim(Claim("asleep", ""))
             with pytest.raises(Gone):
                 while True:
-                    assert await asleep.more() == []
+                    assert await more_of(asleep) == []
                     await asleep.wait()
             # Nothing of that disturbed the owner, or anybody after it.
             await owner.put(appended(b"on"))

@@ -20,6 +20,7 @@ from tests.log import appended
 from tests.log.contract import Running
 from tests.log.test_jetstream_contract import Place, open_entries
 from tests.support.nats import Nats, NatsServer, nats_servers
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(240)]
 RUN_S_MAX = 180
@@ -116,8 +117,7 @@ def run(body: Coroutine[Any, Any, None]) -> None:
 
 
 def leader(servers: Nats) -> NatsServer:
-    while (found := servers.leader_of(STREAM)) is None:
-        pass
+    found: NatsServer = until(lambda: servers.leader_of(STREAM), "a leader of the stream")
     return found
 
 

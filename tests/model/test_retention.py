@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from headwater.model.commands import Durability, Retention
 from headwater.model.events import Appended, Created, Forked
 from headwater.model.extents import Extent
-from headwater.model.retention import Oldest, beyond, cut, settled
+from headwater.model.retention import Ages, Oldest, aged, beyond, cut, settled
 from headwater.model.stream_state import Stream, born, evolve
 
 Records = list[tuple[int, int]]
@@ -89,7 +89,7 @@ def test_the_newest_record_stays_even_when_it_is_larger_than_the_bound() -> None
 
 
 def oldest(end: int = 10, seq_end: int = 2, newest_ms: int = 50) -> Oldest:
-    return Oldest(0, end, seq_end, newest_ms, 7)
+    return Oldest(0, end, seq_end, newest_ms, 7, 0)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def extent(start: int, end: int, seq: int, count: int, ms: int, position: int) -
 def test_ranges_come_oldest_first_and_each_is_as_new_as_what_follows_it() -> None:
     one = stream(Retention(records=1), [(30, 90)])
     found = settled(one, one, [extent(0, 10, 0, 2, 5, 3), extent(10, 20, 2, 1, 40, 4)])
-    assert found == [Oldest(0, 10, 2, 40, 3), Oldest(0, 20, 3, 90, 4)]
+    assert found == [Oldest(0, 10, 2, 40, 3, 5), Oldest(0, 20, 3, 90, 4, 40)]
 
 
 def test_a_fork_sees_its_sources_ranges_up_to_where_it_left() -> None:
@@ -130,4 +130,43 @@ def test_a_fork_sees_its_sources_ranges_up_to_where_it_left() -> None:
     fork = stream(Retention(records=1), forked=Forked(1, 15, 3, 60, 0, None, 0), sid=2)
     fork.parent = source
     ranges = [extent(0, 10, 0, 2, 5, 3), extent(10, 20, 2, 2, 40, 4), extent(20, 30, 4, 1, 70, 5)]
-    assert settled(fork, source, ranges) == [Oldest(0, 10, 2, 40, 0), Oldest(0, 15, 3, 70, 0)]
+    assert settled(fork, source, ranges) == [Oldest(0, 10, 2, 40, 0, 5), Oldest(0, 15, 3, 70, 0, 40)]
+
+
+# ---- a settled range that goes in part ----------------------------------------------------------------------------
+
+AGES = Ages(0, 20, 0, [10, 10, 30, 50], [5, 10, 15, 20], [1, 2, 3, 4])
+
+
+def old(policy: Retention | None, earliest: int = 0) -> Stream:
+    one = stream(policy, [(5, 60)] * 4)
+    one.earliest = earliest
+    one.timeline.start = 20
+    return one
+
+
+@pytest.mark.parametrize(
+    ("now_ms", "found"), [(100, None), (111, (10, 2, 2)), (131, (15, 3, 3)), (151, (20, 4, 4)), (9_999, (20, 4, 4))]
+)
+def test_what_is_too_old_in_a_range_ends_at_the_first_record_that_is_not(
+    now_ms: int, found: tuple[int, int, int] | None
+) -> None:
+    assert aged(old(Retention(age_ms=100)), AGES, now_ms) == found
+
+
+@pytest.mark.parametrize(
+    ("policy", "earliest"),
+    [(None, 0), (Retention(records=1), 0), (Retention(age_ms=100), 10), (Retention(age_ms=100), 20)],
+    ids=["no policy", "no age", "gone already", "another range"],
+)
+def test_nothing_of_a_range_goes_by_age_that_is_not_there_or_has_no_bound(
+    policy: Retention | None, earliest: int
+) -> None:
+    assert aged(old(policy, earliest), AGES, 111) is None
+
+
+def test_a_fork_lets_go_of_no_more_by_age_than_it_shares() -> None:
+    source = stream(None, [(5, 60)] * 4)
+    fork = stream(Retention(age_ms=100), forked=Forked(1, 15, 3, 60, 0, None, 0), sid=2)
+    fork.parent = source
+    assert aged(fork, AGES, 9_999) == (15, 3, 0)

@@ -7,7 +7,6 @@ import contextlib
 import json
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,20 +16,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-READY_S_MAX = 40.0
+from tests.support.ports import reserved
+
+READY_S_MAX = 90.0
 
 
 def nats_binary() -> str | None:
     beside = Path(sys.executable).parent / "nats-server"
     return str(beside) if beside.is_file() else shutil.which("nats-server")
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
 
 
 @dataclass
@@ -83,13 +76,13 @@ class NatsServer:
     def healthy(self) -> bool:
         """It has joined its cluster, and everything that it holds is caught up."""
         try:
-            with urllib.request.urlopen(f"{self.monitor}/healthz", timeout=2) as answer:
+            with urllib.request.urlopen(f"{self.monitor}/healthz", timeout=10) as answer:
                 return bool(json.loads(answer.read())["status"] == "ok")
         except (OSError, ValueError):
             return False
 
     def ask(self, path: str) -> Any:
-        with urllib.request.urlopen(f"{self.monitor}{path}", timeout=5) as answer:
+        with urllib.request.urlopen(f"{self.monitor}{path}", timeout=30) as answer:
             return json.loads(answer.read())
 
 
@@ -109,12 +102,17 @@ class Nats:
         return next(server for server in self.servers if server.name == name)
 
     def leader_of(self, stream: str) -> NatsServer | None:
-        """The server that leads the stream, as those that run see it; None when they do not agree."""
+        """The server that leads the stream, as those that run see it; None when they do not agree, or one of them says
+        nothing: it may just have been started."""
         leaders = set()
         for server in self.servers:
             if server.process is None or server.stopped:
                 continue
-            for account in server.ask("/jsz?streams=1").get("account_details") or []:
+            try:
+                accounts = server.ask("/jsz?streams=1").get("account_details") or []
+            except (OSError, ValueError):
+                return None
+            for account in accounts:
                 for one in account.get("stream_detail") or []:
                     if one["name"] == stream and one.get("cluster", {}).get("leader"):
                         leaders.add(one["cluster"]["leader"])
@@ -134,7 +132,10 @@ class Nats:
             time.sleep(0.05)
 
     def _meta_leader(self) -> str:
-        return str(self.servers[0].ask("/jsz").get("meta_cluster", {}).get("leader", ""))
+        try:
+            return str(self.servers[0].ask("/jsz").get("meta_cluster", {}).get("leader", ""))
+        except (OSError, ValueError):
+            return ""
 
 
 @contextlib.contextmanager
@@ -142,7 +143,11 @@ def nats_servers(
     folder: Path, count: int = 1, sync_interval: str = "always", max_payload_bytes: int = 1 << 20
 ) -> Iterator[Nats]:
     """`count` servers that have joined each other, ready to make streams."""
-    ports = _free_ports(3 * count)
+    with reserved(3 * count) as ports:
+        yield from _running(folder, count, sync_interval, max_payload_bytes, ports)
+
+
+def _running(folder: Path, count: int, sync_interval: str, max_payload_bytes: int, ports: list[int]) -> Iterator[Nats]:
     routes = [f"nats-route://127.0.0.1:{port}" for port in ports[2 * count :]]
     nats = Nats()
     for i in range(count):

@@ -7,7 +7,6 @@ import contextlib
 import http.client
 import json
 import shutil
-import socket
 import subprocess
 import sys
 import threading
@@ -19,7 +18,9 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-READY_S_MAX = 40.0
+from tests.support.ports import reserved
+
+READY_S_MAX = 90.0
 ACCESS_KEY, SECRET_KEY = "headwater", "headwater-secret"
 READER_KEY, READER_SECRET = "reader", "reader-secret"
 """May read and list, and nothing else."""
@@ -54,14 +55,6 @@ class S3:
             urllib.request.urlopen(urllib.request.Request(f"{address}/.ready", body, method=method), timeout=10).read()
 
 
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-
-
 @contextlib.contextmanager
 def seaweed(folder: Path) -> Iterator[S3]:
     """A server of its own with data in `folder`. All its ports are free ones, so that several may run at once."""
@@ -78,7 +71,12 @@ def seaweed(folder: Path) -> Iterator[S3]:
     ]
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "s3.json").write_text(json.dumps({"identities": identities}))
-    master, master_grpc, volume, volume_grpc, filer, filer_grpc, s3, s3_grpc = ports = _free_ports(8)
+    with reserved(8) as ports:
+        yield from _running(binary, folder, ports)
+
+
+def _running(binary: str, folder: Path, ports: list[int]) -> Iterator[S3]:
+    master, master_grpc, volume, volume_grpc, filer, filer_grpc, s3, s3_grpc = ports
     command = [
         *(binary, "server", f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-master.telemetry=false"),
         *(f"-master.port={master}", f"-master.port.grpc={master_grpc}", "-master.volumeSizeLimitMB=64"),

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,12 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.support import class_archive
+from tests.support.ports import reserved
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 JAVA_QUICK = class_archive.options()
-READY_S_MAX = 60.0
+READY_S_MAX = 120.0
 
 
 def local_session(directory: Path, **conf: str) -> SparkSession:
@@ -51,10 +51,10 @@ def spark_class() -> str:
 class Cluster:
     """A running standalone cluster. Workers may be killed and started again by a test."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, port: int, web_port: int) -> None:
         self.directory = directory
-        self.port = _free_port()
-        self.web_port = _free_port()
+        self.port = port
+        self.web_port = web_port
         self.workers: list[subprocess.Popen[bytes]] = []
         self._master: subprocess.Popen[bytes] | None = None
         self._worker_count = 0
@@ -66,15 +66,16 @@ class Cluster:
     @classmethod
     @contextmanager
     def started(cls, directory: Path, workers_count: int = 2) -> Iterator[Cluster]:
-        cluster = cls(directory)
-        try:
-            cluster.start()
-            for _ in range(workers_count):
-                cluster.start_worker()
-            cluster.wait_for_workers(workers_count)
-            yield cluster
-        finally:
-            cluster.stop()
+        with reserved(2) as ports:
+            cluster = cls(directory, *ports)
+            try:
+                cluster.start()
+                for _ in range(workers_count):
+                    cluster.start_worker()
+                cluster.wait_for_workers(workers_count)
+                yield cluster
+            finally:
+                cluster.stop()
 
     def start(self) -> None:
         self._master = self._launch(
@@ -150,9 +151,13 @@ class Cluster:
 @contextmanager
 def connect_server(directory: Path) -> Iterator[str]:
     """The address of a real Spark Connect server, a process of its own with its own working directory."""
+    with reserved(1) as (port,):
+        yield from _serving(directory, port)
+
+
+def _serving(directory: Path, port: int) -> Iterator[str]:
     import pyspark
 
-    port = _free_port()
     settings = {
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": str(port),
@@ -187,10 +192,3 @@ def _end(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
     with suppress(ProcessLookupError):
         os.killpg(process.pid, number)
     process.wait(timeout=30)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

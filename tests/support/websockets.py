@@ -133,6 +133,7 @@ class Rig:
     def __init__(self, bodies_bytes_max: int = 1 << 30, internal: bool = False, **settings: Any) -> None:
         self.settings = Settings(**settings)
         self.responder = Responder("*", keeps_nothing=True)
+        self.access = Access()
         self.heads, self.proxy_heads, self.bodies = Heads(), Heads(), Budget(bodies_bytes_max)
         self.proxies = Proxies(self.settings)
         self.access, self.admitted = Access(), None

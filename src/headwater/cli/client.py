@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from headwater import config
 from headwater.client.connection import (
     MESSAGE_CHARS_MAX,
     TIMEOUT_S,
@@ -91,6 +92,7 @@ class Client:
     """One server, one kept-alive connection; not for use by two threads at once."""
 
     def __init__(self, base_url: str, timeout_s: float = TIMEOUT_S) -> None:
+        """With the key that the process was given (`config.client_token`)."""
         server = address(base_url)
         if server is None:
             advice = "write the server's address as http://HOST:PORT"
@@ -98,6 +100,8 @@ class Client:
         self.base_url = base_url.rstrip("/")
         self._server = server
         self._connection = Connection(server, timeout_s)
+        token = config.client_token(config.process_environment())
+        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
 
     def close(self) -> None:
         self._connection.close()
@@ -115,7 +119,7 @@ class Client:
 
         Never sends anything twice."""
         with self._telling(method):
-            answer = self._connection.request(method, _target(path, query), headers, body)
+            answer = self._connection.request(method, _target(path, query), {**self._headers, **(headers or {})}, body)
         return _checked(answer)
 
     @contextmanager
@@ -124,7 +128,7 @@ class Client:
 
         Chunks raise ConnectionLost when the response breaks off; a clean end just ends them."""
         streamed = Connection(self._server, EVENTS_TIMEOUT_S).streamed(
-            _target(path, query), {"Accept": "text/event-stream"}
+            _target(path, query), {**self._headers, "Accept": "text/event-stream"}
         )
         with self._telling("GET"), streamed as (answer, chunks):
             _checked(answer)

@@ -5,12 +5,13 @@ Never decides what a setting means (`config` does) nor what a command does (its 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from headwater import __version__, config
-from headwater.cli import cluster, ctl, lake, pipeline, queue, s3p, stream, topic
+from headwater.cli import cluster, ctl, lake, pipeline, queue, s3p, stream, token, topic
 from headwater.cli.doctor import doctor
 from headwater.cli.serve import EPILOG, serve, settings_or_exit, with_settings
 from headwater.cli.top import top
@@ -33,6 +34,7 @@ app.command("s3p")(s3p.shell)
 app.command()(top)
 app.add_typer(ctl.app, name="ctl")
 app.add_typer(lake.app, name="lake")
+app.add_typer(token.app, name="token")
 app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(cluster.app, name="cluster")
 app.command()(doctor)
@@ -50,8 +52,30 @@ def root(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
+    token: Annotated[
+        str | None,
+        typer.Option(
+            "--token",
+            metavar="KEY|@FILE",
+            help=f"Key for the server that a command talks to; also {config.TOKEN_VARIABLE}. Others on this machine "
+            "see what a command line holds: @FILE takes it from a file.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Headwater: durable streams over plain HTTP."""
+    if token is not None:
+        config.give_token(_token(token))
+
+
+def _token(text: str) -> str:
+    if not text.startswith("@"):
+        return text
+    try:
+        return Path(text[1:]).read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        typer.echo(f"error: cannot read the file of --token: {error}", err=True)
+        raise typer.Exit(2) from None
 
 
 @config_app.command("show", epilog=EPILOG)

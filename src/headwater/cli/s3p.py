@@ -192,7 +192,23 @@ class Session:
                 reason = getattr(why, "strerror", None) or str(why) or "timed out"
                 raise Unreachable(f"cannot reach {self.address}: {reason}", "check HOST:PORT") from None
             self._replies = self._socket.makefile("rb")
+            self._authenticate(self._socket, self._replies)
         return self._replies
+
+    def _authenticate(self, connected: socket.socket, replies: BinaryIO) -> None:
+        """Says who the client is, where it was given a key. Raises ClientError."""
+        token = config.client_token(config.process_environment())
+        if token is None:
+            return
+        try:
+            connected.sendall(b"*2\r\n%b%b" % (_encoded("AUTH"), _encoded(token)))
+            reply = _reply(replies)
+        except (OSError, EOFError):
+            self.close()
+            raise ConnectionLost(f"lost the connection to {self.address}: it was closed") from None
+        if isinstance(reply, Refusal):
+            self.close()
+            raise ClientError(f"{reply.code} {reply.message}", f"see {config.TOKEN_VARIABLE}, or leave it out")
 
 
 def shell(

@@ -59,7 +59,8 @@ def connected(url: str | None, name: str, kind: str, retries: Retries | None = N
     address = config.client_url(url, config.process_environment())
     try:
         try:
-            opened = Headwater(address, retries=retries or NO_RETRIES, idempotent=False)
+            token = config.client_token(config.process_environment())
+            opened = Headwater(address, token=token, retries=retries or NO_RETRIES, idempotent=False)
         except ValueError as why:
             raise BadUsage(str(why), "write the server's address as http://HOST:PORT") from None
         with opened as client:

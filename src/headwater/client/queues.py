@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, Unpack
 
 from headwater.client.async_transport import AsyncTransport
+from headwater.client.joined_acks import JoinedAcks
 from headwater.client.producers import Producer
 from headwater.client.queue_plans import QueuePlans, demand
 from headwater.client.retries import NO_RETRIES
@@ -319,6 +320,18 @@ class AsyncQueue:
         return self._plans.topic.producer
 
 
+class _WorkerJob(AsyncJob):
+    """A job of a worker: its ack may go together with those of others."""
+
+    def __init__(self, facts: JobFacts, plans: QueuePlans, transport: AsyncTransport, acks: JoinedAcks) -> None:
+        super().__init__(facts, plans, transport)
+        self._acks = acks
+
+    async def ack(self) -> None:
+        await self._acks.ack(self.facts)
+        self.settled = True
+
+
 class _WorkerSource:
     """A queue as a worker needs it. Claims and heartbeats are one attempt: the worker's loop tries again itself."""
 
@@ -327,11 +340,12 @@ class _WorkerSource:
         self._patient, self._once = QueuePlans(topic, settings.retries), QueuePlans(topic, NO_RETRIES)
         self._transport, self._in_threads = AsyncTransport(settings), SyncTransport(settings)
         # A heartbeat that hangs must end before the lease does, so that the next one can be sent.
+        self._acks = JoinedAcks(lambda jobs: self._transport.run(self._patient.ack(jobs)))
         self._heartbeats = AsyncTransport(replace(settings, timeout_s=min(settings.timeout_s, lease / 3)))
 
     async def claim(self, count_max: int, lease: float, node: str, wait_s: float) -> list[AsyncJob]:
         facts = await self._transport.run(self._once.claim(count_max, lease, node, wait_s))
-        return [AsyncJob(one, self._patient, self._transport) for one in facts]
+        return [_WorkerJob(one, self._patient, self._transport, self._acks) for one in facts]
 
     async def extend(self, jobs: Sequence[JobFacts], lease: float) -> Extended:
         return await self._heartbeats.run(self._once.extend(jobs, lease))

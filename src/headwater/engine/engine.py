@@ -6,6 +6,7 @@ admin calls want of streams they ask here; none of them holds a group, a log or 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -231,10 +232,19 @@ class Engine:
 
     def read(self, stream: LoadedStream, offset: int, bytes_max: int, done: Done, joined: bool = False) -> None:
         """See `Reads.read`."""
-        self.group_of(stream).reads.read(stream, offset, bytes_max, done, joined)
+        reads = self.group_of(stream).reads
+        if offset >= stream.timeline.start:
+            reads.read(stream, offset, bytes_max, done, joined)
+        else:
+            self._when_aged(stream, lambda: reads.read(stream, offset, bytes_max, done, joined), done)
 
     async def read_now(self, stream: LoadedStream, offset: int, bytes_max: int, joined: bool = False) -> Slice:
-        return await self.group_of(stream).reads.read_now(stream, offset, bytes_max, joined)
+        future: asyncio.Future[Slice | Failure] = asyncio.get_running_loop().create_future()
+        self.read(stream, offset, bytes_max, lambda part: None if future.done() else future.set_result(part), joined)
+        found = await future
+        if isinstance(found, Failure):
+            raise found
+        return found
 
     def read_by_id(
         self,
@@ -247,7 +257,8 @@ class Engine:
         after: int = 0,
     ) -> None:
         """See `ReadsById.read`."""
-        self.group_of(stream).by_id.read(stream, ms, n, count_max, bytes_max, done, after)
+        by_id = self.group_of(stream).by_id
+        self._when_aged(stream, lambda: by_id.read(stream, ms, n, count_max, bytes_max, done, after), done)
 
     def place_of_id(self, stream: LoadedStream, ms: int, n: int, done: Callable[[Place | Failure], None]) -> None:
         """See `ReadsById.place`."""
@@ -257,16 +268,41 @@ class Engine:
         self, stream: LoadedStream, from_seq: int, count_max: int, bytes_max: int, done: RecordsDone
     ) -> None:
         """See `RecordReads.read`."""
-        self.group_of(stream).by_number.read(stream, from_seq, count_max, bytes_max, done)
+        by_number = self.group_of(stream).by_number
+        self._when_aged(stream, lambda: by_number.read(stream, from_seq, count_max, bytes_max, done), done)
 
     def offset_of(self, stream: LoadedStream, number: int, done: Callable[[int | Failure], None]) -> None:
         """See `RecordReads.offset_of`."""
         self.group_of(stream).by_number.offset_of(stream, number, done)
 
     def apply_retention(self, stream: LoadedStream) -> None:
-        """Lets go of what the stream's policy does not keep: a reader that comes now is not to see what is too old."""
+        """Lets go of what the stream's policy does not keep: a reader that comes now is not to see what is too old. Of
+        settled records as far as that is known: reads look into the lake for the rest."""
         if stream.retention is not None:
             self.group_of(stream).group.apply_retention(stream)
+
+    def when_aged(self, stream: LoadedStream, act: Callable[[Failure | None], None]) -> None:
+        """The same to the record, in the lake too; then `act` is called, at once if nothing had to be looked up."""
+        if stream.retention is None or self.group_of(stream).aged.apply(stream, act):
+            act(None)
+
+    def _when_aged(self, stream: LoadedStream, read: Callable[[], None], done: Callable[[Failure], None]) -> None:
+        """Reads when settled records that are too old have gone. Raises what `read` does when that is at once."""
+        policy = stream.retention
+        if policy is None or policy.age_ms is None or stream.earliest >= stream.timeline.start:
+            read()
+            return
+
+        def go_on(failure: Failure | None) -> None:
+            try:
+                if failure is not None:
+                    raise failure
+                read()
+            except Failure as refused:
+                done(refused)
+
+        if self.group_of(stream).aged.apply(stream, go_on):
+            read()
 
     def marks_of(self, stream: LoadedStream) -> Marks:
         """What records of the stream are found by."""

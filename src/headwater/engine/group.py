@@ -41,7 +41,7 @@ from headwater.model.forks import ColdOffset
 from headwater.model.labels import held_bytes as labels_bytes
 from headwater.model.lineage import Incarnation, Lineage
 from headwater.model.stream import CreatedAndAppended, Limits, Unchanged, decide
-from headwater.model.stream_state import evolve
+from headwater.model.stream_state import NEVER_MS, evolve
 from headwater.model.timeline import RECORD_BYTES
 from headwater.ports import FENCED, Catalog, Clock, Log
 
@@ -98,7 +98,7 @@ class Group:
         self.observers = self._visibility.observers
         self._unpublished = self._visibility.unpublished
         self._commit_due = self._told_failure = False
-        self._retention = RetentionRules(self.loaded)
+        self.retention = RetentionRules(self.loaded)
 
     def give_out_after(self, sid: int) -> None:
         """Ids up to `sid` are not given out any more, nor is 0."""
@@ -245,7 +245,7 @@ class Group:
         else:
             loaded.hold(stream, size, position)
         if stream.retention is not None:
-            self._retention.due[stream.sid] = stream
+            self.retention.due[stream.sid] = stream
         answers = self._answers
         if durability == 0:
             answers.sync_target = position
@@ -275,7 +275,7 @@ class Group:
         self.loaded.dirty[stream.sid] = stream
         self.loaded.unlogged_bytes += stream.timeline.held_bytes - held
         if stream.retention is not None:
-            self._retention.due[stream.sid] = stream
+            self.retention.due[stream.sid] = stream
         reserved_at = self.unlogged_heads.appended(stream)
         self._want_commit()
         if reserved_at > self.log.synced:
@@ -287,7 +287,7 @@ class Group:
     def _delete(self, stream: LoadedStream, event: Deleted, waiter: Waiter | None) -> None:
         position = self.log.add(event, True)
         self.loaded.delete(stream, event, position)
-        self._retention.due.pop(stream.sid, None)
+        self.retention.due.pop(stream.sid, None)
         self._publish_later(position, waiter, event, stream)
 
     def _let_go(self, stream: LoadedStream, event: Trimmed | SnapshotPublished, waiter: Waiter | None) -> None:
@@ -417,11 +417,11 @@ class Group:
         stream = self.loaded.find(key)
         if stream is None or stream.visible == UNBORN:
             raise StreamNotFound
+        if stream.deadline_ms == NEVER_MS and not stream.soft_deleted:
+            return stream
         now_ms = self.clock.now_ms()
-        if stream.deadline_ms <= now_ms:
-            stream = self._expired(stream, now_ms)
-            if stream is None:
-                raise StreamNotFound
+        if stream.deadline_ms <= now_ms and self._expired(stream, now_ms) is None:
+            raise StreamNotFound
         if stream.soft_deleted:
             raise StreamSoftDeleted
         if touch and stream.ttl_ms is not None:
@@ -474,14 +474,14 @@ class Group:
 
     def check_retention(self, stream: LoadedStream) -> None:
         """Has the stream's retention policy looked at the next time."""
-        self._retention.due[stream.sid] = stream
+        self.retention.due[stream.sid] = stream
 
     def apply_retention(self, only: LoadedStream | None = None) -> None:
         """Trims streams that grew beyond their policy, or one. Cost grows with those that grew or hold what is old."""
         if self.closed:
             return
         now_ms = self.clock.now_ms()
-        for stream, (offset, seq, position) in self._retention.cuts(now_ms, only):
+        for stream, (offset, seq, position) in self.retention.cuts(now_ms, only):
             self._let_go(stream, Trimmed(stream.sid, offset, seq, now_ms, position, evicted=True), None)
 
     def told_position(self) -> int:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import msgspec
 
 from headwater.engine.access_records import AccessRecords
+from headwater.engine.aged_records import AgedRecords
 from headwater.engine.backup import Backups
 from headwater.engine.checkpoint import checkpoint
 from headwater.engine.erasure import ErasedLog, Eraser
@@ -114,6 +115,7 @@ class OwnedGroup:
         self.reads = Reads(group, lake)
         self.by_id = ReadsById(group, self.reads)
         self.by_number = RecordReads(group, self.reads)
+        self.aged = AgedRecords(group, self.reads)
         self.marks = Marks(group)
         self.deletes = TopicDeletes(group, self.marks, self.by_number)
         group.resolve_cold = self.reads.resolve

@@ -143,15 +143,28 @@ def claim(state: QueueState, wishes: Sequence[Wish], jobs: Jobs, now_ms: int) ->
 
 def ack(state: QueueState, pairs: Iterable[tuple[int, int]], jobs: Jobs) -> Verdict[Acked]:
     """`pairs` of (seq, lease id). The event's records are to be deleted before it is applied."""
+    event, ((_, failed),) = ack_all(state, [pairs], jobs)
+    return Verdict(event, failed)
+
+
+def ack_all(
+    state: QueueState, wishes: Iterable[Iterable[tuple[int, int]]], jobs: Jobs
+) -> tuple[Acked | None, list[tuple[list[int], list[tuple[int, str]]]]]:
+    """Several acks as if one came after the other: one event, and for each what it has done and what it has not."""
     done: dict[int, None] = {}
-    failed = []
-    for seq, lease_id in pairs:
-        code = NOT_FOUND if seq in done else refusal(state, seq, lease_id, jobs)
-        if code is None:
-            done[seq] = None
-        else:
-            failed.append((seq, code))
-    return Verdict(Acked(list(done)) if done else None, failed)
+    told = []
+    for pairs in wishes:
+        mine: list[int] = []
+        failed: list[tuple[int, str]] = []
+        for seq, lease_id in pairs:
+            code = NOT_FOUND if seq in done else refusal(state, seq, lease_id, jobs)
+            if code is None:
+                done[seq] = None
+                mine.append(seq)
+            else:
+                failed.append((seq, code))
+        told.append((mine, failed))
+    return Acked(list(done)) if done else None, told
 
 
 def nack(state: QueueState, nacks: Iterable[Nack], jobs: Jobs, now_ms: int) -> Verdict[Released]:

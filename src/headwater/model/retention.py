@@ -5,7 +5,7 @@ Owns the arithmetic. Never trims: it names the offset that becomes the earliest.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from typing import NamedTuple
 
 from headwater.model import forks
@@ -24,6 +24,19 @@ class Oldest(NamedTuple):
     """No record of it is newer than this."""
     position: int
     """Log position of its last record; 0 when that is an ancestor's."""
+    first_ms: int
+    """Of its first record."""
+
+
+class Ages(NamedTuple):
+    """How old the records of one extent are."""
+
+    start: int
+    end: int
+    seq_start: int
+    ms: list[int]
+    ends: list[int]
+    positions: list[int]
 
 
 def cut(stream: Stream, visible: int, now_ms: int) -> int | None:
@@ -88,6 +101,19 @@ def beyond(oldest: Oldest, stream: Stream, visible: int, now_ms: int) -> bool:
     )
 
 
+def aged(stream: Stream, ages: Ages, now_ms: int) -> tuple[int, int, int] | None:
+    """Of an extent that goes in part, what `RetentionRules.cut` says: where its records begin that are not too old."""
+    policy, held_by = stream.retention, forks.holder(stream, stream.earliest)
+    if policy is None or policy.age_ms is None or not ages.start <= stream.earliest < ages.end:
+        return None
+    limit = forks.limit_of(stream, held_by)
+    count = bisect_left(ages.ms, max(0, now_ms - policy.age_ms))
+    count = min(count, bisect_right(ages.ends, limit))
+    if not count or ages.ends[count - 1] <= stream.earliest:
+        return None
+    return ages.ends[count - 1], ages.seq_start + count, ages.positions[count - 1] if held_by is stream else 0
+
+
 def settled(stream: Stream, held_by: Stream, extents: list[Extent]) -> list[Oldest]:
     """What `stream` sees of extents of `held_by` (itself or an ancestor), oldest first, cut off at its fork point."""
     limit = forks.limit_of(stream, held_by)
@@ -103,7 +129,7 @@ def settled(stream: Stream, held_by: Stream, extents: list[Extent]) -> list[Olde
         if end > limit:
             end, seq_end = limit, _seq_of_fork(stream, held_by)
         newest_ms = extents[index + 1].ms if index + 1 < len(extents) else last_ms
-        found.append(Oldest(stream.earliest, end, seq_end, newest_ms, position))
+        found.append(Oldest(stream.earliest, end, seq_end, newest_ms, position, extent.ms))
     return found
 
 

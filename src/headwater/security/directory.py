@@ -52,6 +52,8 @@ PUBLIC_MAX = 1_000
 NAME_BYTES_MAX = 128
 LOOK_S = 0.3
 """How often a process asks whether the keys have changed: a revocation holds everywhere within a second."""
+START_S, AGAIN_S = 5.0, 0.05
+"""How long a process that starts waits for the keys before it serves anybody, and how often it asks."""
 TELL_S = 1.0
 """How long a change waits at most for processes to hear of it; one that does not answer asks for itself later."""
 FIRST_NAME = "first-admin"
@@ -83,14 +85,20 @@ class Directory:
     # ---- start and stop -----------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Called once, when the groups of this process are served. On return the first key was made, if it is made
-        here and at once."""
+        """Called once, when the groups of this process are served and others may ask it. On return the first key was
+        made, if it is made here and at once, and the keys are known here, if they could be had in time."""
         if not self._guard.on:
             return
         self._engine.listeners.append(self)
         if DIRECTORY in self._engine.owned:
             with suppress(Failure):
                 await self._demand_first()
+        clock = self._engine.clock
+        until_s = clock.monotonic_s() + START_S
+        while not self._guard.knows and clock.monotonic_s() < until_s:
+            with suppress(Failure, TimeoutError):
+                await self._look()
+            await clock.sleep(0 if self._guard.knows else AGAIN_S)
         self._spawn(self._follow())
 
     async def stop(self) -> None:

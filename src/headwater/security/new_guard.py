@@ -1,4 +1,4 @@
-"""The guard that a node's settings ask for.
+"""The guard that a node's settings ask for, and what follows the keys of tokens.
 
 Owns the reading of what they name. Never judges anything.
 """
@@ -6,13 +6,34 @@ Owns the reading of what they name. Never judges anything.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Protocol
 
 from headwater.config import Settings
 from headwater.ports import Clock
 from headwater.security.guard import Guard, file_key_of
 from headwater.security.secret_file import read_secret
-from headwater.setting_values import AUTO
+from headwater.setting_values import AUTO, OFF
 from headwater.start_refused import CannotStart
+from headwater.subscriptions.webhooks import WebhookClient
+
+
+class KeySets(Protocol):
+    """What follows the keys of tokens (see `security.jwks`)."""
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+def key_sets(settings: Settings, guard: Guard, clock: Clock, client: WebhookClient) -> KeySets | None:
+    """None where tokens are not taken. Imports late: most nodes need none of it."""
+    if settings.jwt_keys == OFF:
+        return None
+    from headwater.security import jwks, jwt
+
+    tokens = jwt.JwtTokens(settings.jwt_issuer, settings.jwt_audience, settings.jwt_claim)
+    guard.tokens = tokens
+    return jwks.KeySets(settings.jwt_keys, tokens, guard, clock, client)
 
 
 def new_guard(settings: Settings, clock: Clock) -> Guard:

@@ -82,13 +82,22 @@ class WebhookClient:
 
     async def post(self, url: str, headers: list[tuple[str, str]], body: bytes, timeout_s: float) -> Reply:
         """One POST to an address that was checked just now. Returns a 2xx reply; raises DeliveryFailed for all else."""
+        return await self._call("POST", url, headers, body, timeout_s)
+
+    async def get(self, url: str, headers: list[tuple[str, str]], timeout_s: float) -> Reply:
+        """The same by GET."""
+        return await self._call("GET", url, headers, b"", timeout_s)
+
+    async def _call(
+        self, method: str, url: str, headers: list[tuple[str, str]], body: bytes, timeout_s: float
+    ) -> Reply:
         try:
             target = targets.parse(url, self._allow_local)
             async with asyncio.timeout(min(timeout_s, DELIVERY_TIMEOUT_S)):
                 addresses = await targets.resolve(target, self._resolver, self._allow_local)
                 reader, writer = await self._open(target, addresses)
                 try:
-                    writer.write(_encode(target, headers, body))
+                    writer.write(_encode(method, target, headers, body))
                     await writer.drain()
                     reply = await _read(reader)
                 finally:
@@ -130,8 +139,8 @@ async def _connect(
     )
 
 
-def _encode(target: Target, headers: list[tuple[str, str]], body: bytes) -> bytes:
-    lines = [f"POST {target.path} HTTP/1.1", f"Host: {target.authority}"]
+def _encode(method: str, target: Target, headers: list[tuple[str, str]], body: bytes) -> bytes:
+    lines = [f"{method} {target.path} HTTP/1.1", f"Host: {target.authority}"]
     lines += [f"{name}: {value}" for name, value in headers]
     lines += [f"User-Agent: headwater/{__version__}", f"Content-Length: {len(body)}", "Connection: close", "", ""]
     return "\r\n".join(lines).encode() + body

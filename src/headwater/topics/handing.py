@@ -11,6 +11,7 @@ from headwater.engine.pending_answers import Outcome
 from headwater.engine.record_reads import TopicRecord
 from headwater.errors import Failure
 from headwater.model.queue_events import Lease
+from headwater.model.stream import Unchanged
 from headwater.topics.cohorts import Claimer, Job
 from headwater.topics.queue_jobs import QueueJobs
 
@@ -37,6 +38,37 @@ class Answer:
         self._released = True
         if self._outcome is not None:
             self._tell(self._outcome)
+
+
+def hand_out(
+    jobs: QueueJobs,
+    shares: list[tuple[Claimer, list[int]]],
+    leases: dict[int, Lease],
+    bytes_max: int,
+    give_back: GiveBack,
+) -> None:
+    """Tells every claimer of its share, at once when memory has its jobs. The leases exist and wait for nothing: this
+    is a `Handing` of each, in fewer steps."""
+    ready: list[tuple[Claimer, list[Job] | Handing]] = []
+    for claimer, share in shares:
+        handed: list[Job] | Handing | None = _at_hand(jobs, share, leases, bytes_max)
+        if handed is None:
+            handed = Handing(jobs, claimer, share, bytes_max, give_back)
+            handed.begin(leases)
+        ready.append((claimer, handed))
+    for claimer, handed in ready:
+        if isinstance(handed, Handing):
+            handed.logged(Unchanged(0, False))
+        else:
+            claimer.got(handed)
+
+
+def _at_hand(jobs: QueueJobs, share: list[int], leases: dict[int, Lease], bytes_max: int) -> list[Job] | None:
+    """None when memory does not hold all of them, or they are more than one answer holds."""
+    records = jobs.held(share)
+    if records is None or (len(share) > 1 and sum([len(one.payload) for one in records]) > bytes_max):
+        return None
+    return [Job(leases[one.seq], one) for one in records]
 
 
 class Handing:

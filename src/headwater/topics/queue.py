@@ -11,14 +11,14 @@ decides who gets which job (`model.queues` does) and never writes to a socket: c
 - Whoever waits longest is first in line. Claims of one turn of the event loop, or of one jitter window, are one pass.
 - One timer counts at a time while somebody waits: for the next lease that ends, job that is due or wait that is over.
 - An ack deletes the job's record first. What that deletion waits for, the answer waits for.
+- The first ack in a turn of the event loop is done at once, those that follow in it are done together: one deletion.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from math import inf
-from typing import NamedTuple
 
 import msgspec
 import structlog
@@ -32,13 +32,14 @@ from headwater.errors import Failure, GroupMoved, InternalError, NotAQueue, Stre
 from headwater.model import queues as model
 from headwater.model.commands import DeleteRecords
 from headwater.model.holes import Run
-from headwater.model.queue_events import Acked, Lease, Passed, QueueEvent, Released
+from headwater.model.queue_events import Lease, Passed, QueueEvent, Released
 from headwater.model.queue_state import Counts, QueueState
 from headwater.model.queues import Nack
 from headwater.model.stream import Unchanged
 from headwater.model.topics import QueueConfig
+from headwater.topics.acks import Acks, Done, Pairs, Told
 from headwater.topics.cohorts import Claimer, Line
-from headwater.topics.handing import Answer, Handing
+from headwater.topics.handing import Answer, Handing, hand_out
 from headwater.topics.jobs_ahead import Room
 from headwater.topics.queue_figures import QueueFigures
 from headwater.topics.queue_jobs import QueueJobs
@@ -49,19 +50,6 @@ TIMER_S_MAX = 60.0
 PLACES_MIN = 64
 
 log = structlog.get_logger("headwater.queues")
-
-
-class Done(NamedTuple):
-    """What an ack, a nack or an extension did."""
-
-    done: list[int]
-    failed: list[tuple[int, str]]
-    """(seq, code)"""
-    dead: Sequence[int] = ()
-    deadlines: Sequence[tuple[int, int]] = ()
-
-
-Told = Callable[[Done | Failure], None]
 
 
 class Queue:
@@ -96,6 +84,7 @@ class Queue:
         self._timer_s: float | None = None
         self._workers: dict[int, Claimer] = {}
         """By connection."""
+        self._acks = Acks(self)
         self._gone_count = self._gone_now()
 
     # ---- what it is -----------------------------------------------------------------------------------------------
@@ -117,7 +106,7 @@ class Queue:
         """Nothing is lost when it is forgotten, beside its counts."""
         state = self.state
         held = state.leases or state.delayed or state.dying or state.deliveries
-        return not (held or len(self._line) or self._workers)
+        return not (held or len(self._line) or self._workers or self._acks)
 
     def counts(self) -> Counts:
         """A job that is scheduled for later is delayed, whether a claim has come to it or not."""
@@ -225,6 +214,8 @@ class Queue:
     def _serve(self) -> None:
         if self.closed:
             return
+        if self._acks:
+            self._acks.do_waiting()  # they came before the pass, which may take back what they are about
         try:
             if self._serve_line():
                 self._plan(self._group.soon)
@@ -275,19 +266,27 @@ class Queue:
     def _hand_out(self, shares: list[tuple[Claimer, list[int]]], event: Passed) -> bool:
         """Commits a pass and has its jobs told of. True: workers stand in line again, who may get more."""
         begun_s = self._clock.monotonic_s()
-        handings = [Handing(self.jobs, who, share, self._bytes_max, self.give_back) for who, share in shares]
+        leave = self._line.leave
+        if not self.config.leases_durable:
+            self.commit(event)
+            self.figures.hand_times.add(self._clock.monotonic_s() - begun_s, len(shares))
+            for claimer, _ in shares:
+                leave(claimer)
+            hand_out(self.jobs, shares, self.state.leases, self._bytes_max, self.give_back)
+        else:
+            handings = [Handing(self.jobs, who, share, self._bytes_max, self.give_back) for who, share in shares]
 
-        def logged(outcome: Outcome) -> None:
-            self.figures.hand_times.add(self._clock.monotonic_s() - begun_s, len(handings))
+            def logged(outcome: Outcome) -> None:
+                self.figures.hand_times.add(self._clock.monotonic_s() - begun_s, len(handings))
+                for handing in handings:
+                    handing.logged(outcome)
+
+            answer = Answer(logged)
+            self.commit(event, answer)
             for handing in handings:
-                handing.logged(outcome)
-
-        answer = Answer(logged)
-        self.commit(event, answer)
-        for handing in handings:
-            self._line.leave(handing.claimer)
-            handing.begin(self.state.leases)
-        answer.release()
+                leave(handing.claimer)
+                handing.begin(self.state.leases)  # to commit may have made them anew
+            answer.release()
         again = [claimer for claimer, _ in shares if claimer.stays]
         if event.expired or event.dead:
             again += self._workers.values()
@@ -360,25 +359,22 @@ class Queue:
 
     # ---- what claimers do with their jobs ---------------------------------------------------------------------------
 
-    def ack(self, pairs: list[tuple[int, int]], tell: Told) -> None:
-        """`pairs` of (seq, lease id). Raises why nothing has happened."""
+    def ack(self, pairs: Pairs, tell: Told, together: bool = False) -> None:
+        """`pairs` of (seq, lease id). Raises why nothing has happened.
+
+        `together`: the client has asked for nothing else in this turn of the event loop, so nothing of it can come
+        before an ack that is done at the end of the turn, with others.
+        """
         self.check()
-        verdict = model.ack(self.state, pairs, self.jobs)
-        seqs = [] if verdict.event is None else verdict.event.seqs
-        if not seqs:
-            self._tell_when_durable(tell, Done([], verdict.failed))
-            return
-        runs = self.jobs.runs(seqs)
-        if isinstance(runs, int):
-            self._find_place(runs, lambda: self.ack(pairs, tell), tell)
-            return
-        connections = self._connections(seqs)
-        answer = Answer(lambda outcome: tell(outcome if isinstance(outcome, Failure) else Done(seqs, verdict.failed)))
-        if self.delete(seqs, runs, Acked(seqs), answer):
-            self._line_up(connections)
-            if connections:
-                self.woken()
-        answer.release()
+        if together:
+            self._acks.add(pairs, tell, self._group.soon)
+        else:
+            self._acks.do_now(pairs, tell)
+
+    def freed(self, connections: set[int]) -> None:
+        """Jobs of these connections are done: they have room again."""
+        self._line_up(connections)
+        self.woken()
 
     def delete(self, seqs: list[int], runs: list[Run], event: QueueEvent, answer: Answer) -> bool:
         """Deletes the records of jobs that are done, and commits that they are. False: the deletion was refused, which
@@ -402,11 +398,11 @@ class Queue:
         verdict = model.nack(self.state, nacks, self.jobs, self.now_ms())
         event = verdict.event
         if event is None:
-            self._tell_when_durable(tell, Done([], verdict.failed))
+            self.tell_when_durable(tell, Done([], verdict.failed))
             return
         done = Done([seq for seq, _ in event.jobs], verdict.failed, [seq for seq, _ in event.dead])
         self.figures.nacks_count += len(done.done) + len(done.dead)
-        connections = self._connections([*done.done, *done.dead])
+        connections = self.connections_of([*done.done, *done.dead])
         self._commit_and_tell(event, tell, done)
         self._line_up(connections)
         self.woken()
@@ -417,7 +413,7 @@ class Queue:
         verdict = model.extend(self.state, wishes, self.jobs, self.now_ms())
         event = verdict.event
         if event is None:
-            self._tell_when_durable(tell, Done([], verdict.failed))
+            self.tell_when_durable(tell, Done([], verdict.failed))
             return
         done = Done([seq for seq, _ in event.deadlines], verdict.failed, deadlines=event.deadlines)
         self._commit_and_tell(event, tell, done)
@@ -434,7 +430,7 @@ class Queue:
                 return  # their deadline brings them back
             self.woken()
 
-    def _connections(self, seqs: Iterable[int]) -> set[int]:
+    def connections_of(self, seqs: Iterable[int]) -> set[int]:
         if not self._workers:
             return set()
         leases = self.state.leases
@@ -446,13 +442,13 @@ class Queue:
         self.commit(event, answer)
         answer.release()
 
-    def _tell_when_durable(self, tell: Told, done: Done) -> None:
+    def tell_when_durable(self, tell: Told, done: Done) -> None:
         """A refusal may rest on something that is not durable yet."""
         answer = Answer(lambda outcome: tell(outcome if isinstance(outcome, Failure) else done))
         self._group.after_pending(answer)
         answer.release()
 
-    def _find_place(self, seq: int, then: Callable[[], None], tell: Told) -> None:
+    def find_place(self, seq: int, then: Callable[[], None], tell: Told) -> None:
         def found(failure: Failure | None) -> None:
             try:
                 if failure is not None:
@@ -491,6 +487,7 @@ class Queue:
         for worker in workers:
             self._line.leave(worker)
             worker.got(failure)
+        self._acks.refuse(failure)
         self._refuse(failure)
 
     def dismiss(self) -> None:

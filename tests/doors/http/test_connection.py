@@ -31,6 +31,7 @@ class Hand:
     def __init__(self, **settings: int) -> None:
         self.settings = Settings(body_timeout_ms=int(WINDOW_S * 1000), **settings)  # type: ignore[arg-type]
         self.responder = Responder("*", keeps_nothing=True)
+        self.access = Access()
         self.heads, self.proxy_heads, self.bodies = Heads(), Heads(), Budget(1 << 30)
         self.proxies = Proxies(self.settings)
         self.access, self.admitted = Access(), None

@@ -3,7 +3,10 @@ Age is held with ids that S3P lets a writer choose, so that no test waits."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +14,17 @@ from tests.doors.http.topics.conftest import New
 from tests.doors.http.topics.surface import Topic, new_topic, refused, told
 from tests.doors.s3p.client import Client, Error
 from tests.support.node import Node
-from tests.topics.architecture.looks import at_every_door, everything, floors, gap, hold_floors, seqs, settle, whole
+from tests.topics.architecture.looks import (
+    at_every_door,
+    everything,
+    floors,
+    gap,
+    hold_floors,
+    seqs,
+    settle,
+    streamed,
+    whole,
+)
 
 LONG_AGO_MS = 1_000_000_000_000
 HOUR_MS = 3_600_000
@@ -63,6 +76,61 @@ def test_age_takes_what_has_settled_too(node: Node) -> None:
     topic.write(4)
     found = whole(topic)
     assert (seqs(found), gap(found)) == ([4], (1, 3))
+    hold_floors(topic)
+
+
+def by_state(topic: Topic) -> list[Any]:
+    return list(range(topic.state()["earliest_seq"], topic.state()["head_seq"] + 1))
+
+
+def by_difference(topic: Topic) -> list[Any]:
+    found = topic.diff()
+    assert (gap(found), found["evict_floor"]) == ((1, 3), 4)
+    return [one["data"] for one in found["records"]]
+
+
+def by_cursor(topic: Topic) -> list[Any]:
+    """That of a reader who is in the middle of what is too old."""
+    found = topic.diff(from_seq=1)
+    assert gap(found) == (2, 3)
+    return [one["data"] for one in found["records"]]
+
+
+def by_event(topic: Topic) -> list[Any]:
+    with topic.tail("?from_seq=0") as tail:
+        assert tail.next("tombstone") == {"topic": topic.name, "gap_from": 1, "gap_to": 3}
+        return [one["data"] for one in tail.next()["records"]]
+
+
+def by_claim(topic: Topic) -> list[Any]:
+    told(topic.request("PATCH", body={"queue": {}}))
+    found: list[Any] = []
+    while jobs := told(topic.request("POST", "/claim", {"max": 10}))["jobs"]:
+        found += [job["data"] for job in jobs]
+    return found
+
+
+def by_id(topic: Topic) -> list[Any]:
+    with Client.of(topic.node) as s3p:
+        page = s3p.read(topic.name.encode(), min_id="0-0")
+        assert not isinstance(page, Error), page
+        return [json.loads(payload) for _, payload in page]
+
+
+@pytest.mark.parametrize("first", [by_state, by_difference, by_cursor, by_event, by_claim, by_id, streamed])
+def test_age_is_exact_to_the_record_at_every_door_while_its_piece_is_still_there(
+    node: Node, first: Callable[[Topic], list[Any]]
+) -> None:
+    """§3.3: "advance past records whose ts < now - ttl_ms" is logical, and the piece is dropped when all of it is gone.
+    One piece holds both sorts here, and whoever asks first, at whichever door, is shown the younger ones alone."""
+    topic = new_topic(node)
+    write_old(topic, 1, 2, 3)
+    topic.write(4, 5, 6)
+    settle(node)
+    told(topic.request("PATCH", body={"ttl_ms": HOUR_MS}))
+    assert first(topic) == [4, 5, 6]
+    assert floors(topic) == (4, 4)
+    assert at_every_door(topic) == [4, 5, 6]
     hold_floors(topic)
 
 

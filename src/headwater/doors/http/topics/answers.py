@@ -105,6 +105,14 @@ def records(stream: LoadedStream, found: Iterable[TopicRecord]) -> list[bytes]:
     return [b'{"seq":%d,"ts":%d,%b%b' % (one.seq, one.ms, _data(one.payload, is_text), _labels(one)) for one in found]
 
 
+def texts(stream: LoadedStream, found: Iterable[TopicRecord]) -> list[bytes]:
+    """The same without the seq, which other fields may follow."""
+    if stream.is_json:
+        return [b'"ts":%d,"data":%b%b' % (one.ms, bytes(one.payload), _labels(one)) for one in found]
+    is_text = sse.is_text(stream.media)
+    return [b'"ts":%d,%b%b' % (one.ms, _data(one.payload, is_text), _labels(one)) for one in found]
+
+
 def _data(payload: Data, is_text: bool) -> bytes:
     """Bytes that are no JSON: as a string where the topic holds text and they are such, otherwise in base64."""
     if is_text:

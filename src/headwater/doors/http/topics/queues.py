@@ -15,7 +15,7 @@ There is no coroutine for a request. A claim that waits is no more than an entry
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -40,9 +40,10 @@ from headwater.model.events import Appended
 from headwater.model.queues import NACKED, Nack, Wish
 from headwater.security.principals import Action
 from headwater.topics import job_keys
+from headwater.topics.acks import Done
 from headwater.topics.cohorts import Job
 from headwater.topics.job_keys import Split
-from headwater.topics.queue import Done, Queue
+from headwater.topics.queue import Queue
 from headwater.topics.queue_look import LOOKED_STATES, Looked, look
 from headwater.topics.queues import Queues
 
@@ -50,11 +51,13 @@ CLAIM_MAX = 1_000
 ACKS_MAX = 10_000
 WAIT_MS_MAX = 60_000
 REASON_BYTES_MAX = 1_024
+CLAIMS_KNOWN, CLAIM_BYTES_KNOWN = 1_000, 256
+"""Bodies of claims that are remembered, and how long such a one may be. Overflow: all are forgotten."""
 PEEK_DEFAULT, PEEK_MAX = 10, 1_000
 T = TypeVar("T")
 
 
-class _Claim(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+class _Claim(msgspec.Struct, forbid_unknown_fields=True, frozen=True, gc=False):
     max: int = 1
     lease_ms: int | None = None
     node: str | None = None
@@ -106,6 +109,8 @@ class QueueCalls:
     def __init__(self, engine: Engine, queues: Queues) -> None:
         self._engine = engine
         self._queues = queues
+        self._claims: dict[bytes, _Claim] = {}
+        """By body: workers repeat theirs."""
 
     def register(self, routes: TopicRoutes, records: Records) -> None:
         self._post(routes, "claim", WORK, self._claim_of, self._claim)
@@ -119,6 +124,7 @@ class QueueCalls:
 
     def _post(self, routes: TopicRoutes, verb: str, needs: Action, wanted: Callable[[bytes], T], act: Act[T]) -> None:
         """`wanted` makes of a body what `act` is given; it raises BadBody."""
+        engine, of = self._engine, self._queues.of
 
         def handle(exchange: Exchange, key: str, query: bytes, timing: Timing) -> None:
             known = exchange.request.known
@@ -127,14 +133,23 @@ class QueueCalls:
             begin(exchange, key, timing)
 
         def again(key: str, exchange: Exchange) -> None:
-            begin(exchange, key, Timing())
+            timing = Timing()
+            asked = wanted(exchange.request.body)
+            try:
+                stream = engine.find(key, True)
+            except Failure:
+                begin(exchange, key, timing)  # its creation or deletion may be under way
+                return
+            queue = of(stream)
+            timing.judged()
+            act(exchange, queue, asked, timing)
 
         def begin(exchange: Exchange, key: str, timing: Timing) -> None:
             asked = wanted(exchange.request.body)
-            once_published(self._engine, exchange, key, partial(found, exchange, key, asked, timing))
+            once_published(engine, exchange, key, partial(found, exchange, key, asked, timing))
 
         def found(exchange: Exchange, key: str, asked: T, timing: Timing) -> None:
-            queue = self._queues.of(self._engine.find(key, True))
+            queue = of(engine.find(key, True))
             timing.judged()
             act(exchange, queue, asked, timing)
 
@@ -143,6 +158,9 @@ class QueueCalls:
     # ---- claims -----------------------------------------------------------------------------------------------------
 
     def _claim_of(self, body: bytes) -> _Claim:
+        known = self._claims.get(body)
+        if known is not None:
+            return known
         wanted: _Claim = decoded(_decode_claim, body) if body else _Claim()
         within("max", wanted.max, 1, CLAIM_MAX)
         within("wait_ms", wanted.wait_ms, 0, WAIT_MS_MAX)
@@ -150,6 +168,10 @@ class QueueCalls:
             within("lease_ms", wanted.lease_ms, LEASE_MS_MIN, LEASE_MS_MAX)
         if wanted.node is not None:
             label("node", wanted.node)
+        if len(body) <= CLAIM_BYTES_KNOWN:
+            if len(self._claims) >= CLAIMS_KNOWN:
+                self._claims.clear()
+            self._claims[body] = wanted
         return wanted
 
     def _claim(self, exchange: Exchange, queue: Queue, wanted: _Claim, timing: Timing) -> None:
@@ -170,7 +192,8 @@ class QueueCalls:
             fields = b'"acked":[%b],"failed":%b' % (_numbers(done.done), _failed(done))
             reply(exchange, 200, fields, timing)
 
-        queue.ack(pairs, exchange.told(told))
+        # A head that was seen before came with its body and nothing else: nothing follows it in this turn.
+        queue.ack(pairs, exchange.told(told), together=exchange.request.known is not None)
 
     def _nack(self, exchange: Exchange, queue: Queue, nacks: list[Nack], timing: Timing) -> None:
         def told(done: Done) -> None:
@@ -340,33 +363,32 @@ class _Claiming:
 
 def texts_of(stream: LoadedStream, jobs: list[Job]) -> list[bytes]:
     """The text of each job's object."""
-    records = answers.records(stream, [one.record for one in jobs])
-    found = []
-    for (lease, _), text in zip(jobs, records, strict=True):
-        # Both objects begin with the seq.
-        comma = text.index(b",")
-        mine = (lease.seq, lease.lease_id, lease.deadline_ms, lease.deliveries, text[comma:])
-        found.append(b'{"seq":%d,"lease_id":%d,"deadline_ms":%d,"deliveries":%d%b' % mine)
-    return found
+    texts = answers.texts(stream, [one.record for one in jobs])
+    return [
+        b'{"seq":%d,"lease_id":%d,"deadline_ms":%d,"deliveries":%d,%b'
+        % (lease.seq, lease.lease_id, lease.deadline_ms, lease.deliveries, text)
+        for (lease, _), text in zip(jobs, texts, strict=True)
+    ]
 
 
 def _peeked(queue: Queue, state: str, records: list[TopicRecord]) -> list[bytes]:
     found = []
-    for one, text in zip(records, answers.records(queue.stream, records), strict=True):
+    for one, text in zip(records, answers.texts(queue.stream, records), strict=True):
         lease = queue.state.leases.get(one.seq)
-        more = b',"state":"%b","deliveries":%d' % (state.encode(), queue.state.deliveries_of(one.seq))
+        more = b'"state":"%b","deliveries":%d' % (state.encode(), queue.state.deliveries_of(one.seq))
         if lease is not None:
             more += b',"deadline_ms":%d' % lease.deadline_ms
             if lease.node is not None:
                 more += b',"claimed_by":' + encode(lease.node)
         if state == "delayed" and one.seq in queue.state.delayed:
             more += b',"ready_ms":%d' % queue.state.delayed[one.seq]
-        comma = text.index(b",")
-        found.append(text[:comma] + more + text[comma:])
+        found.append(b'{"seq":%d,%b,%b' % (one.seq, more, text))
     return found
 
 
-def _numbers(numbers: Iterable[int]) -> bytes:
+def _numbers(numbers: Sequence[int]) -> bytes:
+    if len(numbers) == 1:
+        return b"%d" % numbers[0]
     return ",".join(map(str, numbers)).encode()
 
 

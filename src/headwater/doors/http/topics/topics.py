@@ -86,9 +86,12 @@ class Topics:
 
     def _found(self, exchange: Exchange, key: str, timing: Timing) -> None:
         stream = self._engine.find(key, False)
-        self._engine.apply_retention(stream)
         timing.waits_for_log = False
-        self._show(exchange, 200, stream, timing)
+
+        def aged(_: None) -> None:
+            self._show(exchange, 200, stream, timing)
+
+        self._engine.when_aged(stream, exchange.told(aged))
 
     def _patch(self, exchange: Exchange, key: str, query: bytes, timing: Timing) -> None:
         def configured(_: Outcome) -> None:
