@@ -33,6 +33,9 @@ class WebSettings:
     tls_client_scopes: str = text(
         TLS, OFF, "off, or a TOML file", "What the subjects of client certificates may do; off is what anybody may."
     )
+    cluster_tls_ca: str = text(
+        TLS, OFF, "off, or a PEM file", "Authorities of other nodes' certificates; off is no TLS between nodes."
+    )
     tls_handshake_timeout_ms: int = whole(
         TLS, 10 * SECOND_MS, 10, 10 * MINUTE_MS, "Time for a TLS handshake; a slower one is cut off."
     )
@@ -91,7 +94,7 @@ class WebSettings:
 def contradictions(values: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     """The setting that is to be changed, what is wrong with it, and what to change."""
     if values["tls_certificate"] == OFF:
-        offs = {"tls_key": AUTO, "tls_client_ca": OFF, "tls_client_certificates": OFF}
+        offs = {"tls_key": AUTO, "tls_client_ca": OFF, "tls_client_certificates": OFF, "cluster_tls_ca": OFF}
         for name, off in offs.items():
             if values[name] != off:
                 yield name, "there is no TLS without a certificate", "give tls_certificate, or leave it out"
@@ -116,7 +119,7 @@ def contradictions(values: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
 
 
 RULES = (
-    "tls_key, tls_client_ca and tls_client_certificates need tls_certificate",
+    "tls_key, tls_client_ca, tls_client_certificates and cluster_tls_ca need tls_certificate",
     "tls_client_ca and tls_client_certificates need each other",
     "tls_client_scopes needs tls_client_certificates, and auth = on",
     "public_url = forwarded needs trusted_proxies",

@@ -197,7 +197,7 @@ class Upstream(asyncio.Protocol):
         for part in unsent:
             self._transport.write(part)  # type: ignore[union-attr]
         if self._ending:
-            self._transport.write_eof()  # type: ignore[union-attr]
+            self._end_half()
 
     def data_received(self, data: bytes) -> None:
         # An append's answer comes alone and whole: with one request under way, what begins as a 204 and ends in an
@@ -324,7 +324,17 @@ class Upstream(asyncio.Protocol):
         if not self._ending:
             self._ending = self.over = True
             if self._transport is not None:
-                self._transport.write_eof()
+                self._end_half()
+
+    def _end_half(self) -> None:
+        """TLS has no half that could be ended: an answer that waits for what is written later breaks off then."""
+        transport = self._transport
+        if transport is None:
+            return
+        if transport.can_write_eof():
+            transport.write_eof()
+        elif len(self._pending) <= 1:
+            transport.close()
 
     def lost(self) -> None:
         self.close()

@@ -24,7 +24,7 @@ from headwater.web_settings import REQUIRED, WebSettings
 CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 """Of TLS 1.2; those of 1.3 are all of this kind."""
 HTTP_PROTOCOLS = ["http/1.1"]
-HTTP, S3P = "http", "s3p"
+HTTP, S3P, GATE, PEERS = "http", "s3p", "gate", "peers"
 
 Stamp = tuple[tuple[int, int, int] | None, ...]
 """Of each file: its inode, its size and its time of change; None for one that cannot be looked at."""
@@ -90,29 +90,46 @@ class ServerTls:
 def paths(settings: WebSettings) -> list[str]:
     """Certificate, key, and authorities of clients if there are any."""
     key = settings.tls_certificate if settings.tls_key == AUTO else settings.tls_key
-    authorities = [] if settings.tls_client_ca == OFF else [settings.tls_client_ca]
+    authorities = [path for path in (settings.tls_client_ca, settings.cluster_tls_ca) if path != OFF]
     return [settings.tls_certificate, key, *authorities]
 
 
 def load(settings: WebSettings) -> Loaded:
     """What the settings name, read now. Raises TlsRefused."""
-    certificate, key, *authorities = paths(settings)
+    certificate, key, *_ = paths(settings)
     leaf = _leaf(certificate)
-    contexts = {door: _context(certificate, key, authorities, settings) for door in (HTTP, S3P)}
+    contexts = {door: _context(certificate, key, settings) for door in (HTTP, S3P)}
     contexts[HTTP].set_alpn_protocols(HTTP_PROTOCOLS)
+    if settings.cluster_tls_ca != OFF:
+        for door, side in ((GATE, ssl.PROTOCOL_TLS_SERVER), (PEERS, ssl.PROTOCOL_TLS_CLIENT)):
+            contexts[door] = _of_nodes(certificate, key, settings.cluster_tls_ca, side)
     scopes = None if settings.tls_client_scopes == OFF else certificates.load(settings.tls_client_scopes)
     return Loaded(contexts, subject_text(leaf), leaf.not_valid_after_utc, scopes)
 
 
-def _context(certificate: str, key: str, authorities: list[str], settings: WebSettings) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+def _context(certificate: str, key: str, settings: WebSettings) -> ssl.SSLContext:
+    context = _modern(ssl.PROTOCOL_TLS_SERVER)
+    _take_pair(context, certificate, key)
+    if settings.tls_client_ca != OFF:
+        _take_authorities(context, settings.tls_client_ca)
+        context.verify_mode = ssl.CERT_REQUIRED if settings.tls_client_certificates == REQUIRED else ssl.CERT_OPTIONAL
+    return context
+
+
+def _of_nodes(certificate: str, key: str, authorities: str, side: int) -> ssl.SSLContext:
+    """Between nodes, for the one that is connected or the one that connects: each wants to see the other's."""
+    context = _modern(side)
+    _take_pair(context, certificate, key)
+    _take_authorities(context, authorities)
+    context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def _modern(side: int) -> ssl.SSLContext:
+    context = ssl.SSLContext(side)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_ciphers(CIPHERS)
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION | ssl.OP_CIPHER_SERVER_PREFERENCE
-    _take_pair(context, certificate, key)
-    if authorities:
-        _take_authorities(context, authorities[0])
-        context.verify_mode = ssl.CERT_REQUIRED if settings.tls_client_certificates == REQUIRED else ssl.CERT_OPTIONAL
     return context
 
 
