@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -162,3 +163,9 @@ def test_other_failures_get_no_second_chance(runs: Runs, monkeypatch: pytest.Mon
     assert outcome(runs, monkeypatch) == runs.code
     assert len(runs.asked) == 1
     assert not suite.TOLD.exists()
+
+
+def test_every_file_that_is_begun_first_is_there() -> None:
+    longest = importlib.import_module("tests.conftest").LONGEST_FIRST
+    assert [file for file in longest if not (REPOSITORY / file).is_file()] == []
+    assert len(set(longest)) == len(longest)

@@ -29,6 +29,17 @@ for entry in "${needed[@]}"; do
   read -r program package <<<"$entry"
   command -v "$program" >/dev/null 2>&1 || missing+=("$package")
 done
+
+# promtool judges the alert rules. It comes with Prometheus, which would begin to listen when it is installed: only the
+# program is taken out of the package. Without it those rules are not judged, and everything else is tested.
+bin=$(cd "$(dirname "$0")/.." && pwd)/.venv/bin
+if ! command -v promtool >/dev/null 2>&1 && [ ! -x "$bin/promtool" ] && [ -d "$bin" ] && command -v dpkg >/dev/null 2>&1; then
+  (
+    folder=$(mktemp -d) && trap 'rm -rf "$folder"' EXIT && chmod 755 "$folder" && cd "$folder"
+    timeout 60 apt-get download -qq prometheus >/dev/null 2>&1 && dpkg -x prometheus_*.deb . && cp usr/bin/promtool "$bin/"
+  ) || echo "promtool is not to be had: the alert rules are not judged"
+fi
+
 [ ${#missing[@]} -eq 0 ] && exit 0
 
 if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null 2>&1; then

@@ -268,6 +268,13 @@ class Settings(AccessSettings):
     )
     access_log: bool = row(LOGGING, "flag", False, "Log a line for each HTTP request that is no append.")
 
+    traces: bool = row(
+        LOGGING, "flag", False, "Send OpenTelemetry traces, as the variables OTEL_... say; needs the extra otel."
+    )
+    trace_one_in: int = whole(
+        LOGGING, 0, 0, 1_000_000_000, "Of requests without a traceparent, one in so many is traced; 0 is none."
+    )
+
     profile: str = text(LOGGING, "off", "off, or a file", "File for a profile of the event loop, written on shutdown.")
 
     @property

@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -31,6 +31,7 @@ from headwater.doors.http.admin.bulk_snapshots import BulkSnapshots
 from headwater.doors.http.admin.cluster import PREFIX as CLUSTER_PREFIX
 from headwater.doors.http.admin.cluster import ClusterCalls, no_cluster
 from headwater.doors.http.admin.erasures import Erasures
+from headwater.doors.http.admin.feed import Encoding, FeedCalls
 from headwater.doors.http.admin.groups import PREFIX as GROUPS_PREFIX
 from headwater.doors.http.admin.groups import GroupCalls
 from headwater.doors.http.admin.hottest import HottestCall
@@ -71,14 +72,14 @@ from headwater.errors import NoSuchRoute
 from headwater.group_maker import GroupMaker
 from headwater.lake.append_pressure import AppendPressure
 from headwater.lake.cache import DiskCache
-from headwater.lake.feed import encode_feed
+from headwater.lake.feed import begin_feed, encode_feed, encode_part
 from headwater.lake.lake import DeltaLake, StoreBlobs
 from headwater.lake.store import ObjectStore, StoreError, probe
 from headwater.lake.store_probe import StoreProbe
 from headwater.local_groups import LocalGroups
 from headwater.model.subscriptions import path_of
 from headwater.node_doors import NodeDoors
-from headwater.observe import readings
+from headwater.observe import readings, traces
 from headwater.observe.cluster_readings import NodeReadings
 from headwater.observe.group_readings import LoopDelay, group_readings, process_readings
 from headwater.observe.health import Health
@@ -99,6 +100,9 @@ from headwater.topics.delivery import Delivery
 from headwater.topics.priorities import Priorities
 from headwater.topics.queues import Queues
 from headwater.topics.routers import Routers
+
+if TYPE_CHECKING:
+    from headwater.observe.tracing import OtelTracer
 
 log = structlog.get_logger("headwater")
 
@@ -134,6 +138,7 @@ class Node:
         self._bulk_snapshots: BulkSnapshots | None = None
         self._doors: NodeDoors | None = None
         self._loop_delay = LoopDelay(SystemClock())
+        self._tracer: OtelTracer | None = None
 
     @property
     def policy(self) -> policy.Policy:
@@ -147,6 +152,7 @@ class Node:
         settings, groups = self.settings, self._groups
         _raise_file_limit(settings.connections_max + settings.s3p_connections_max)
         rng, clock = SystemRng(), SystemClock()
+        self._tracer = traces.begin(settings, f"{settings.listen}/{groups.worker}")
         store = await self._store(rng)
         await groups.join(rng)
         self._forwarder = Forwarder(groups.membership, settings.scheme, settings.admin_address is not None)
@@ -276,16 +282,18 @@ class Node:
         groups = GroupCalls(engine, routes.handle, self._access)
         routes.call(GROUPS_PREFIX, groups.handle, groups.judge)
         routes.expect = groups.expect
-        pipeline = Pipeline(engine, encode_feed, None if lake is None else partial(_describe, store))
+        pipeline = Pipeline(engine, None if lake is None else partial(_describe, store))
         pipeline.register(groups)
+        FeedCalls(Encoding(encode_feed, begin_feed, encode_part)).register(groups)
         routes.call("/__headwater/lake", pipeline.lake, policy.READ_ALL)
         routes.call("/__headwater/flush", pipeline.flush, policy.ADMIN_DO)
         if lake is not None:
             # One round of gc sees that nothing refers to it, and another finds that its time is over.
             unused_ms_max = settings.lake_grace_ms + 2 * settings.lake_gc_interval_ms
-            self._lake_calls = LakeCalls(lake.files, place, unused_ms_max)
+            self._lake_calls = LakeCalls(lake.files, lake.infos, place, unused_ms_max)
             self._lake_calls.register(groups)
-        routes.call("/__headwater/plan", Plans(engine, groups, self._lake_calls).handle, policy.ASK_ALL)
+        plans = Plans(engine, groups, self._lake_calls, self._groups.membership.public_address)
+        routes.call("/__headwater/plan", plans.handle, policy.ASK_ALL)
         usage = Usage(engine)
         routes.call("/__headwater/usage", usage.handle, policy.READ_ALL)
         routes.call("/__headwater/hottest", HottestCall(engine, self._groups.in_cluster).handle, policy.ADMIN_LOOK)
@@ -318,7 +326,8 @@ class Node:
     def _pages(self, routes: Routes, engine: Engine, http: HttpServer) -> Metrics:
         groups, probe = self._groups, self._store_probe
         cluster = None if isinstance(groups, LocalGroups) else NodeReadings(groups.view, groups.ownership)
-        health, metrics = Health(engine.questions, cluster), Metrics(engine.questions, groups.in_cluster)
+        health = Health(engine.questions, cluster, self._loop_delay.now_s)
+        metrics = Metrics(engine.questions, groups.in_cluster)
         if cluster is not None and self._forwarder is not None:
             metrics.add(*readings.cluster_gauges(cluster, self._forwarder))
 
@@ -400,6 +409,8 @@ class Node:
         await self._groups.stop()
         if self._bulk_snapshots is not None:
             self._bulk_snapshots.close()
+        tracer, self._tracer = self._tracer, None
+        await asyncio.to_thread(traces.end, tracer)
 
 
 def _answer(calls: Calls, exchange: Exchange, rest: bytes, query: bytes) -> None:

@@ -8,6 +8,7 @@ import json
 import sys
 from pathlib import Path
 
+import structlog
 import uvloop
 
 from headwater.ports import SystemClock
@@ -34,4 +35,5 @@ async def main(root: str, name: str, group: int) -> None:
 
 
 if __name__ == "__main__":
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))  # what it sees is on standard output
     uvloop.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))

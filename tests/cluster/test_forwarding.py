@@ -11,6 +11,7 @@ import pytest
 
 from headwater.cluster.forwarding import HELD_BYTES_MAX, PLACED, Upstream
 from headwater.doors.http.exchange import Exchange
+from headwater.doors.http.respond import Responder
 from headwater.doors.http.wire import Request
 from headwater.histogram import Histogram
 from tests.cluster.owners import CHUNKED, DONE, World, found, get, in_a_world, post, refusal, until, within
@@ -140,6 +141,7 @@ class Held:
 
     def __init__(self) -> None:
         self.exchanges: deque[Any] = deque()
+        self.responder = Responder("*", keeps_nothing=True)
         self.streamer: Any = None
         self.paused = False
         self.written = b""

@@ -119,3 +119,13 @@ def test_buckets_of_processes_add_up_and_so_do_labels() -> None:
     assert labels.merged([{"a": 1, "b": 2}, {"b": 3}]) == {"a": 1, "b": 5}
     assert Gauge("z", "z", lambda: 1, merge=max).merged([1, 7, 3]) == 7
     assert json.loads(json.dumps(both)) == both
+
+
+def test_health_is_told_as_json_and_as_text_to_those_who_ask_for_it(node: Node) -> None:
+    told = node.request("GET", "/readyz").json()
+    assert told["status"] == "ready" and set(told["checks"].values()) == {"ok"} and "workers" in told["checks"]
+    text = node.request("GET", "/readyz", {"Accept": "text/plain"})
+    assert text.header("content-type") == "text/plain; charset=utf-8"
+    assert text.body.decode().splitlines() == ["ready", *(f"{name}: ok" for name in told["checks"])]
+    both = node.request("GET", "/healthz", {"Accept": "text/plain, application/json"}).json()
+    assert both["status"] == "up" and "process" in both["checks"] and both["version"]

@@ -82,7 +82,7 @@ def test_an_unknown_option_is_refused_and_all_known_ones_are_named() -> None:
         ({**URL, "subscribePattern": "**/a/**/b/**/c/**/d/**"}, "at most 4 times"),
         ({**URL, "bucket": "a/b"}, "has a slash"),
         ({**URL, "startingOffsets": "first"}, '{"0": 81236}'),
-        ({**URL, "startingOffsets": '{"one": 4}'}, '{"0": 81236}'),
+        ({**URL, "startingOffsets": '{"0": 1, "one": 4}'}, "0 is a group"),
         ({**URL, "startingOffsets": '{"00": 4}'}, '{"0": 81236}'),
         ({**URL, "startingOffsets": '{"0": -1}'}, '{"0": 81236}'),
         ({**URL, "startingOffsets": '{"0": true}'}, '{"0": 81236}'),

@@ -11,14 +11,13 @@ from collections.abc import Iterator
 from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import parse_qs, urlsplit
 
 import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from headwater.lake.layout import SCHEMA
+from headwater.lake.layout import SCHEMA, WIDE
 from headwater.lake.listing import encode_extents
 from headwater.lake.local import LocalStore
 from headwater.lake.writer import build
@@ -52,9 +51,13 @@ class ModelNode:
 
     def __init__(self, *groups: ModelGroup) -> None:
         self.parts = groups
+        self.owners: dict[int, str] = {}
 
-    def plan(self, asked: dict[int, dict[str, Any]]) -> list[dict[str, Any]]:
-        return [group.plan(asked.get(group.number)) for group in self.parts]
+    def plan(self, asked: dict[int, dict[str, Any]], choice: object = None) -> list[dict[str, Any]]:
+        return [group.plan(asked.get(group.number), choice is not None) for group in self.parts]
+
+    def feed(self, group: int, wanted: dict[str, Any]) -> Answer:
+        return self.parts[group].feed(wanted["from"], wanted["to"], wanted.get("columns", SCHEMA.names))
 
     def expecting(self, seen: object) -> ModelNode:
         return self
@@ -67,9 +70,6 @@ class ModelNode:
 
     def json(self, method: str, path: str, body: object = None, *, repeat: bool | None = None) -> Any:
         return self._named(path).json(path)
-
-    def call(self, method: str, path: str, *_: object, **__: object) -> Answer:
-        return self._named(path).call(path)
 
     def _named(self, path: str) -> ModelGroup:
         assert path.startswith("/__headwater/groups/")
@@ -148,14 +148,24 @@ class ModelGroup:
 
     # ---- what it answers ------------------------------------------------------------------------------------------
 
-    def plan(self, wish: dict[str, Any] | None) -> dict[str, Any]:
-        """As the node does it: the cut first, then the files, then how far it is."""
+    def plan(self, wish: dict[str, Any] | None, chosen: bool) -> dict[str, Any]:
+        """As the node does it: the cut first, then the count, then the files, then how far it is."""
         facts: dict[str, Any] = {}
         if wish is not None and "max_rows" in wish:
             start = max(wish["from"], self.lake_position())
             facts["cut"] = {"from": start, **self.cut(start, self.synced, wish["max_rows"])}
-        if wish is not None and wish["from"] < self.lake_position():
+        if wish is not None and chosen:
+            start = max(wish["from"], self.lake_position())
+            held = [one for one in self.hot if one.position > start]
+            told = {"rows": len(held), "bytes": sum(len(one.payload) for one in held), "oldest_ms": None}
+            facts["matched"] = {"from": start, "position": max(start, self.synced), **told}
+            self.act(next(self.actions))
+        behind = self.settled if chosen else self.lake_position()
+        if wish is not None and wish["from"] < behind:
             facts |= self.lake_files()
+            for file in facts["files"] if chosen else ():
+                held = [one for one in self.files[file["path"]][0] if one.position > wish["from"]]
+                file["matched_rows"] = sum(one.sid not in self.gone for one in held)
         return self.state() | facts | {"losses": [], "more_losses": False}
 
     def state(self) -> dict[str, Any]:
@@ -187,12 +197,8 @@ class ModelGroup:
         )
 
     def json(self, path: str) -> Any:
-        asked = parse_qs(urlsplit(path).query)
-        if "/losses" in path:
-            return {"losses": [], "more": False}
-        assert "/cut" in path
-        self.act(next(self.actions))
-        return self.cut(self.behind_lake(path, asked), int(asked["to"][0]), int(asked["max_rows"][0]))
+        assert "/losses" in path
+        return {"losses": [], "more": False}
 
     def cut(self, after: int, until: int, rows_max: int) -> dict[str, int]:
         taken = [record for record in self.hot if after < record.position <= until]
@@ -205,32 +211,32 @@ class ModelGroup:
             rows += len(held)
         return {"position": position, "rows": rows, "bytes": 0}
 
-    def call(self, path: str) -> Answer:
-        assert "/feed" in path
+    @property
+    def settled(self) -> int:
+        return max((record.position for held, *_ in self.files.values() for record in held), default=0)
+
+    def feed(self, after: int, until: int, columns: list[str]) -> Answer:
         self.act(next(self.actions))
-        asked = parse_qs(urlsplit(path).query)
-        after, until = self.behind_lake(path, asked), int(asked["to"][0])
+        self.check_behind_lake(after)
         page = [record for record in self.hot if after < record.position <= until]
         position = until
         if len(page) > 5:  # pages are short here
             position = page[5].position
             page = [record for record in page if record.position <= position]
-        settled = max((record.position for held, *_ in self.files.values() for record in held), default=0)
         headers = {
             "headwater-position": str(position),
             "headwater-lake-position": str(self.lake_position()),
-            "headwater-settled-position": str(settled),
+            "headwater-settled-position": str(self.settled),
         }
+        schema = pa.schema([WIDE.field(name) for name in columns])
         sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, SCHEMA) as writer:
-            writer.write_table(pa.Table.from_pylist([self.row(record) for record in page], SCHEMA))
+        with pa.ipc.new_stream(sink, schema) as writer:
+            writer.write_table(pa.Table.from_pylist([self.row(record) for record in page], WIDE).select(columns))
         return Answer(200, headers, sink.getvalue().to_pybytes())
 
-    def behind_lake(self, path: str, asked: dict[str, list[str]]) -> int:
-        after = int(asked["from"][0])
+    def check_behind_lake(self, after: int) -> None:
         if after < self.lake_position():
-            raise NodeRefused(f"GET {path}", 410, "offset_gone", "", {})
-        return after
+            raise NodeRefused("POST feed", 410, "offset_gone", "", {})
 
     def row(self, record: Record) -> dict[str, Any]:
         return {
@@ -355,12 +361,12 @@ def test_records_of_deleted_streams_are_left_out_and_no_others(
 
 
 @settings(deadline=None)
-@given(choices, happenings, happenings, st.integers(1, 10))
+@given(choices, happenings, happenings, st.integers(1, 10), st.sampled_from([None, {}]))
 def test_limited_batches_together_are_the_whole_and_none_is_lost_between_them(
-    choice: list[int], before: list[int], during: list[int], rows_max: int
+    drawn: list[int], before: list[int], during: list[int], rows_max: int, choice: dict[str, Any] | None
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        group = ModelGroup(Path(folder), history(choice), forever(during))
+        group = ModelGroup(Path(folder), history(drawn), forever(during))
         for action in before:
             group.act(action)
         node: Any = ModelNode(group)
@@ -368,8 +374,8 @@ def test_limited_batches_together_are_the_whole_and_none_is_lost_between_them(
         at, steps = 0, 0
         while at < group.synced:
             question = Question(at, rows_max)
-            state = look(node, None, {0: question})[0]
-            upto = furthest(node, None, 0, state, question, state.head.position)
+            state = look(node, None, {0: question}, choice)[0]
+            upto = furthest(node, None, 0, state, question, state.head.position, choice)
             assert at < upto <= group.synced
             rows += read(node, {0: Range(at, upto)})
             at = upto

@@ -18,6 +18,7 @@ from headwater.data_directory import DataDirectory
 from headwater.doors.http.admin.administration import Administration
 from headwater.doors.http.admin.backup import BackupDoor
 from headwater.doors.http.admin.erasures import Erasures
+from headwater.doors.http.admin.feed import Encoding, FeedCalls
 from headwater.doors.http.admin.groups import PREFIX, GroupCalls
 from headwater.doors.http.admin.lake import LakeCalls
 from headwater.doors.http.admin.matches import matches
@@ -31,7 +32,7 @@ from headwater.doors.http.wire import Request
 from headwater.engine.group import Group
 from headwater.engine.owned_group import GroupOptions, OwnedGroup
 from headwater.errors import Failure
-from headwater.lake.feed import encode_feed
+from headwater.lake.feed import begin_feed, encode_feed, encode_part
 from headwater.lake.info import describe
 from headwater.lake.lake import DeltaLake, StoreBlobs
 from headwater.lake.open_store import open_store
@@ -91,11 +92,12 @@ class AdminCalls:
         routes.call(PREFIX, groups.handle, groups.judge)
         routes.expect = groups.expect
         place: dict[str, str | None] = {"url": store.uri, "endpoint": None, "region": None}
-        pipeline = Pipeline(self.engine, encode_feed, partial(describe, store))
+        pipeline = Pipeline(self.engine, partial(describe, store))
         pipeline.register(groups)
+        FeedCalls(Encoding(encode_feed, begin_feed, encode_part)).register(groups)
         routes.call("/__headwater/lake", pipeline.lake, policy.READ_ALL)
         routes.call("/__headwater/flush", pipeline.flush, policy.ADMIN_DO)
-        self._lake_calls = LakeCalls(lake.files, place, 0)
+        self._lake_calls = LakeCalls(lake.files, lake.infos, place, 0)
         self._lake_calls.register(groups)
         routes.call("/__headwater/plan", Plans(self.engine, groups, self._lake_calls).handle, policy.ASK_ALL)
         usage = Usage(self.engine)

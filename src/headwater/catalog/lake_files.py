@@ -8,7 +8,7 @@ table's log an erasure wants gone.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
@@ -23,6 +23,9 @@ from headwater.ports import Erasure, RowCounts, Standing
 
 _decode = msgspec.msgpack.Decoder(StreamRow).decode
 _decode_extent = msgspec.msgpack.Decoder(Extent).decode
+FILES_BY_NAME_MAX = 64
+"""Of more than so many files, deleted records are counted in one pass over all."""
+KEYS_LOOKED_UP_MAX = 1_000
 
 
 class LakeFiles:
@@ -80,6 +83,76 @@ class LakeFiles:
             for file, extent in self._extents_before(sid, deletions.end):
                 counted[file] = counted.get(file, 0) + deletions.deleted_rows(extent)
         return {name: RowCounts(rows - gone.get(name, 0), kept.get(name, 0)) for name, rows in named.items()}
+
+    def row_counts_from(self, first: str, prefix: str) -> dict[str, RowCounts]:
+        """The same of files from a name on, as far as theirs begin so. Costs what it looks at of them."""
+        query = (
+            "select name, sum(rows) from files join extents on extents.file = files.id"
+            " where name >= ? and name < ? group by files.id"
+        )
+        named: dict[str, int] = dict(self._db.execute(query, (first, f"{prefix}\U0010ffff")))
+        if len(named) > FILES_BY_NAME_MAX and self._has_deletions:
+            every = self.row_counts()
+            return {name: every[name] for name in named if name in every}
+        return {name: self._counted(name, rows) for name, rows in named.items()}
+
+    def _counted(self, name: str, rows: int) -> RowCounts:
+        gone = kept = 0
+        deletions = dict(self._deletions(name))
+        if deletions:
+            for extent in self.extents_in(name):
+                of = deletions.get(extent.sid)
+                if of is not None and of.kept:
+                    kept += of.deleted_rows(extent)
+                elif of is not None:
+                    gone += of.deleted_rows(extent)
+        return RowCounts(rows - gone, kept)
+
+    def rows_of(
+        self, files: list[str], after: int, keys: tuple[str, ...] | None, takes: Callable[[str], bool], count_max: int
+    ) -> dict[str, int]:
+        """How many rows of some streams each file has behind a log position, at most: extents count whole.
+
+        `keys` are the only ones that can be meant, if there is a list. Nothing is told of a file when about `count_max`
+        extents have been looked at before it.
+        """
+        if keys is not None and len(keys) <= KEYS_LOOKED_UP_MAX:
+            return self._rows_of_keys(files, after, keys, count_max)
+        found: dict[str, int] = {}
+        looked = 0
+        query = (
+            "select streams.key, extents.rows, extents.row from extents join streams using (sid)"
+            " where extents.file = (select id from files where name = ?)"
+        )
+        for name in files:
+            if looked >= count_max:
+                break
+            total = 0
+            for key, rows, row in self._db.execute(query, (name,)):
+                looked += 1
+                if takes(key) and _reaches(row, after):
+                    total += rows
+            found[name] = total
+        return found
+
+    def _rows_of_keys(self, files: list[str], after: int, keys: tuple[str, ...], count_max: int) -> dict[str, int]:
+        found = dict.fromkeys(files, 0)
+        looked = 0
+        # The newest first: those that end before the position are not looked at.
+        query = (
+            "select name, rows, row from extents join files on files.id = extents.file"
+            " where sid = (select sid from streams where key = ?) order by start desc"
+        )
+        for key in keys:
+            for name, rows, row in self._db.execute(query, (key,)):
+                looked += 1
+                if looked > count_max:
+                    return {}
+                if not _reaches(row, after):
+                    break
+                if name in found:
+                    found[name] += rows
+        return found
 
     def live_parts(self, file: str) -> Iterator[Part]:
         """The extents of one file without rows of deleted records; those that only forks read are told apart."""
@@ -243,3 +316,9 @@ class LakeFiles:
     def _stream(self, sid: int) -> StreamRow | None:
         found = self._db.execute("select row from streams where sid = ?", (sid,)).fetchone()
         return None if found is None else _decode(found[0])
+
+
+def _reaches(row: bytes, after: int) -> bool:
+    """Whether an extent may have records behind a log position."""
+    position = _decode_extent(row).position
+    return not position or position > after

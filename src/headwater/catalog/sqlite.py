@@ -162,6 +162,11 @@ class SqliteCatalog:
     def files(self) -> set[str]:
         return {name for (name,) in self._reader.execute("select name from files")}
 
+    def newest_file(self, prefix: str) -> str | None:
+        query = "select max(name) from files where name > ? and name < ?"
+        name: str | None = self._reader.execute(query, (prefix, f"{prefix}\U0010ffff")).fetchone()[0]
+        return name
+
     def alive(self) -> dict[str, bool]:
         with self._another() as db:
             query = "select name, exists (select 1 from extents where extents.file = files.id) from files"

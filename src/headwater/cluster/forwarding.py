@@ -14,10 +14,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from headwater import spans
 from headwater.cluster.framing import BadAnswer, ResponseFraming
 from headwater.cluster.membership import HTTP, Membership
 from headwater.errors import Failure, MemberUnavailable, OutcomeUnknown
 from headwater.histogram import Histogram
+from headwater.spans import Span
 
 if TYPE_CHECKING:
     from headwater.doors.http.exchange import Exchange, Line
@@ -30,6 +32,7 @@ PLACED = b"headwater-placed"
 _NO_CONTENT = b"HTTP/1.1 204 "
 _OWN = b"/__headwater/"
 CONNECTION = b"connection"
+TRACEPARENT = b"traceparent"
 REDIRECT = b"headwater-redirect"
 """`307`: a client that would rather go to the owner itself than have its request sent on."""
 _NOT_FORWARDED = frozenset((b"expect", b"transfer-encoding", b"content-length", PLACED))
@@ -55,16 +58,21 @@ class ForwardedHead:
         self.version = version
 
 
-def encode_head(request: Request, size: int, placed: bytes | None = None) -> bytes:
-    """The request's head as it is sent to its owner, for a body of `size` bytes. See `PLACED`."""
+def encode_head(request: Request, size: int, placed: bytes | None = None, traceparent: bytes | None = None) -> bytes:
+    """The request's head as it is sent to its owner, for a body of `size` bytes. See `PLACED`. `traceparent` takes the
+    place of the client's."""
     lines = [b"%b %b HTTP/%b\r\n" % (request.method, request.target, request.version.encode())]
     for name, value in request.headers.items():
         if name not in _NOT_FORWARDED and (request.keep_alive or name != CONNECTION):
+            if name == TRACEPARENT and traceparent is not None:
+                continue
             lines.append(b"%b: %b\r\n" % (name, value))
     if not request.keep_alive:
         lines.append(b"connection: close\r\n")  # the answer tells the client so
     if size or request.method in (b"POST", b"PUT"):
         lines.append(b"content-length: %d\r\n" % size)
+    if traceparent is not None:
+        lines.append(b"%b: %b\r\n" % (TRACEPARENT, traceparent))
     if placed is not None:
         lines.append(b"%b: %b\r\n" % (PLACED, placed))
     lines.append(b"\r\n")
@@ -105,13 +113,18 @@ class Forwarder:
         """
         request = exchange.request
         known = request.known
-        head = encode_head(request, len(request.body), placed)
+        span = spans.begin_part("forward", **{"headwater.member": member})
+        head = encode_head(request, len(request.body), placed, None if span is None else span.traceparent)
+        if span is not None:
+            known = None  # the next one like it belongs to another trace
         if known is not None and placed is None and request.keep_alive:
             known.memo = ForwardedHead(member, head, self._members.version)
         self.forwarded_count += 1
         upstream = self._upstream(exchange.connection, member)
         if answered is not None:
             upstream.when_answered[exchange] = answered
+        if span is not None:
+            upstream.spans[exchange] = span
         upstream.send(exchange, head, request.body)
 
     def forward_again(self, exchange: Exchange, memo: object) -> bool:
@@ -150,6 +163,8 @@ class Upstream(asyncio.Protocol):
         self._pending: deque[Exchange] = deque()
         self.when_answered: dict[Exchange, Callable[[], None]] = {}
         """Creations of forks, for as long as they are pending. See `Forwarder.forward`."""
+        self.spans: dict[Exchange, Span] = {}
+        """Of traced requests, for as long as they are pending."""
         self._framing: ResponseFraming | None = None
         self._held: list[bytes] = []
         self._streaming = False
@@ -177,6 +192,8 @@ class Upstream(asyncio.Protocol):
     def close(self) -> None:
         """The client is gone, or wants no more."""
         self.over = True
+        for exchange in list(self.spans):
+            self._end_span(exchange, "its client is gone")
         self._pending.clear()
         self._tell_answered(*self.when_answered)
         self._connecting.cancel()
@@ -204,6 +221,8 @@ class Upstream(asyncio.Protocol):
         # empty line is all of it: 0.3 µs, and 2.1 µs by its framing.
         if data[:13] == _NO_CONTENT and data[-4:] == b"\r\n\r\n" and self._framing is None and len(self._pending) == 1:
             exchange = self._pending.popleft()
+            if self.spans:
+                self._end_span(exchange)
             if self._timed is exchange:
                 self._tell_time()
             if self._connection.streamer is self:
@@ -262,6 +281,7 @@ class Upstream(asyncio.Protocol):
     def _end_answer(self) -> None:
         exchange = self._pending.popleft()
         self._framing = None
+        self._end_span(exchange)
         self._tell_answered(exchange)
         if self._streaming:
             self._streaming = False
@@ -272,6 +292,11 @@ class Upstream(asyncio.Protocol):
         held, self._held = self._held, []
         self._let_go()
         exchange.reply(held[0] if len(held) == 1 else b"".join(held))
+
+    def _end_span(self, exchange: Exchange, error: str | None = None) -> None:
+        span = self.spans.pop(exchange, None)
+        if span is not None:
+            span.end(error)
 
     def _tell_time(self) -> None:
         """The owner's answer begins to arrive."""
@@ -306,6 +331,7 @@ class Upstream(asyncio.Protocol):
         pending, self._pending = self._pending, deque()
         self._tell_answered(*pending)
         for exchange in pending:
+            self._end_span(exchange, "no answer")
             self._let_go()
             is_read = exchange.request.method in (b"GET", b"HEAD")
             exchange.fail(MemberUnavailable(self._member) if is_read else failure)

@@ -52,39 +52,47 @@ def _proof(secret: bytes, node_id: str, door: str) -> bytes:
 
 
 class Introducing(asyncio.Protocol):
-    """Introduces a connection, and then gives it to `protocol`. `done` ends then, or with ConnectionRefusedError."""
+    """Introduces a connection. `done` ends when the other side lets it in, or with ConnectionRefusedError; `hand_over`
+    then gives the connection to `protocol`, which writes at once. Whoever waited for `done` and gave up may therefore
+    say that nothing was sent."""
 
     def __init__(self, introduced: bytes, protocol: asyncio.Protocol) -> None:
         self._introduced = introduced
         self._protocol = protocol
         self._transport: asyncio.Transport | None = None
         self._answer = b""
+        self._lost = False
         self.was_refused = False
         """Somebody is there, and said no."""
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def hand_over(self) -> None:
+        """After `done`. Raises ConnectionRefusedError when the connection has ended since; then nothing was sent."""
+        transport = self._transport
+        if transport is None or self._lost or transport.is_closing():
+            raise ConnectionRefusedError("it closed the connection")
+        transport.set_protocol(self._protocol)
+        self._protocol.connection_made(transport)
+        if rest := self._answer[len(ACCEPTED) :]:
+            self._protocol.data_received(rest)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]  # uvloop's transports are not asyncio's by class
         self._transport.write(self._introduced)  # type: ignore[union-attr]
 
     def data_received(self, data: bytes) -> None:
-        transport = self._transport
-        if transport is None or self.done.done():
-            return
         self._answer += data
-        size = len(ACCEPTED)
+        if self._transport is None or self.done.done():
+            return
         if self._answer.startswith(ACCEPTED):
-            transport.set_protocol(self._protocol)
-            self._protocol.connection_made(transport)
-            if len(self._answer) > size:
-                self._protocol.data_received(self._answer[size:])
             self.done.set_result(None)
         elif not ACCEPTED.startswith(self._answer):
             self.was_refused = True
             self._refuse("it does not know this cluster's secret, or is another node than the one that was meant")
-            transport.abort()
+            self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._lost = True
         self._refuse("it closed the connection")
 
     def _refuse(self, why: str) -> None:

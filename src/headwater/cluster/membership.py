@@ -61,5 +61,6 @@ class Membership(Protocol):
 
     async def connect(self, member: int, door: str, protocol: asyncio.Protocol) -> asyncio.Transport:
         """Connects `protocol` to another process's door: on return its `connection_made` was called, and the bytes that
-        it writes are the first which that door sees. Raises OSError."""
+        it writes are the first which that door sees. Raises OSError: then `protocol` was given no connection, and
+        nothing of it was sent."""
         ...

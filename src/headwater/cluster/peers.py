@@ -144,6 +144,8 @@ class Peers:
                 )
                 keep_alive(transport)
                 await introducing.done
+            # Out of reach of the time limit: it may pass in the very turn in which the other node's answer comes.
+            introducing.hand_over()
         except BaseException as error:
             introducing.done.cancel()
             if transport is not None:

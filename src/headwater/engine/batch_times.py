@@ -36,14 +36,9 @@ class SlowBatch(NamedTuple):
     """Some of them."""
 
 
-class _Sent(NamedTuple):
-    end: int
-    begun_s: float
-    sent_s: float
-    syncs: bool
-    """Something in it waits for the sync, not only for the write."""
-    queued_count: int
-    """Answers that had ever begun to wait when it was handed over."""
+_Sent = tuple[int, float, float, bool, int]
+"""A batch under way: the position of its end, when it was begun and when handed over, whether anything in it waits for
+the sync and not only for the write, and how many answers had ever begun to wait by then."""
 
 
 class BatchTimes:
@@ -75,7 +70,7 @@ class BatchTimes:
         answers, end = self._answers, self._log.tail
         queued = answers.released_count + answers.count
         sent_s = self._now_s() if self.slow_s < inf else 0.0
-        self._sent.append(_Sent(end, self._begun_s, sent_s, answers.sync_target > self._end, queued))
+        self._sent.append((end, self._begun_s, sent_s, answers.sync_target > self._end, queued))
         self._end = end
 
     def moved(self) -> None:
@@ -83,23 +78,23 @@ class BatchTimes:
         sent, log = self._sent, self._log
         now_s = 0.0
         while sent:
-            batch = sent[0]
-            if batch.end > (log.synced if batch.syncs else log.written):
+            end, begun_s, sent_s, syncs, queued = sent[0]
+            if end > (log.synced if syncs else log.written):
                 break
             sent.popleft()
-            count = batch.queued_count - self._counted
+            count = queued - self._counted
             if count > 0:
-                self._counted = batch.queued_count
+                self._counted = queued
                 now_s = now_s or self._now_s()
-                took_s = now_s - batch.begun_s
+                took_s = now_s - begun_s
                 self.times.add(took_s, count)
                 if took_s >= self.slow_s:
-                    self.on_slow(self._told(batch, took_s, count))
+                    self.on_slow(self._told(end, took_s, sent_s - begun_s, count))
         if log.failure is not None:
             sent.clear()
 
-    def _told(self, batch: _Sent, took_s: float, count: int) -> SlowBatch:
+    def _told(self, end: int, took_s: float, queued_s: float, count: int) -> SlowBatch:
         answers = self._answers
-        waiting = (entry[1] for queue in (answers.sync, answers.disk) for entry in queue if entry[0] <= batch.end)
+        waiting = (entry[1] for queue in (answers.sync, answers.disk) for entry in queue if entry[0] <= end)
         some = [waiter for waiter in islice(waiting, SLOW_WAITERS_MAX) if waiter is not None]
-        return SlowBatch(took_s, batch.sent_s - batch.begun_s, self._log.sync_times.last_s, count, some)
+        return SlowBatch(took_s, queued_s, self._log.sync_times.last_s, count, some)

@@ -100,6 +100,10 @@ class UnsavedChanges:
         """Those of them that a checkpoint under way is writing."""
         self.cuts: dict[int, int] = {}
         """Streams trimmed since the last checkpoint: sid and earliest offset."""
+        self.masks_count = 0
+        """Grows whenever rows of the lake's files cease to count otherwise than by a trim."""
+        self.holes_changed = False
+        """Records were deleted since the last checkpoint: the catalog may count some that are in the lake."""
         self._domains = domains
         self._usage = usage
         self._rows: dict[int, StreamRow] = {}
@@ -107,6 +111,14 @@ class UnsavedChanges:
         self._waiting: list[LoadedStream] = []
         """To be captured, the last first."""
         self._taken: ChangeSet | None = None
+
+    @property
+    def lake_changed(self) -> bool:
+        """What the catalog says of the lake's files is not true yet. Of changes that a checkpoint under way has taken
+        only some count: ask between two."""
+        return bool(
+            self.new_extents or self.new_files or self.new_swaps or self.cuts or self.removed or self.holes_changed
+        )
 
     def new_marks_count(self) -> int:
         """Records among `new_marks`. Linear in the streams there, and in the flushes since the last checkpoint."""
@@ -137,6 +149,7 @@ class UnsavedChanges:
         rows, self._rows = self._rows, {}
         buckets, self.dirty_buckets = self.dirty_buckets, {}
         cuts, self.cuts = self.cuts, {}
+        self.holes_changed = False
         self.losing, self.lost = self.lost, {}
         self._taken = ChangeSet(
             streams=self.capturing,
@@ -172,6 +185,7 @@ class UnsavedChanges:
     def give_back(self, changes: ChangeSet) -> None:
         """The catalog has none of them: all are marked again, except those of streams that were deleted meanwhile."""
         self._finish(changes)
+        self.holes_changed = True
         removed = self.removed
         for sid, stream in changes.streams.items():
             if sid not in removed:
@@ -196,6 +210,7 @@ class UnsavedChanges:
 
     def forget(self, stream: LoadedStream) -> None:
         """The stream is deleted for good: of its marks only that one is left."""
+        self.masks_count += 1
         sid = stream.sid
         self.dirty.pop(sid, None)
         self.unlisted.pop(stream.key, None)

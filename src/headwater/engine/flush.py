@@ -13,6 +13,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from heapq import nsmallest
 
+from headwater import spans
 from headwater.engine.checkpoint import checkpoint
 from headwater.engine.group import Group
 from headwater.engine.loaded_stream import LoadedStream
@@ -120,13 +121,14 @@ class Flusher:
             # A crash, or a store that did not answer, may have come between the table's commit and the log's word of
             # it: those records settle again now, so a file that the log does not know has to leave the table first.
             doubt, self._doubt = self._doubt, True
-            if doubt:
-                await self._reconcile()
-            file, extents = await asyncio.to_thread(self._lake.settle, runs, writer_of(group))
-            group.settle(file, extents, streams)
-            if doubt:
-                # A commit that was still on its way has either come before ours or found its version taken.
-                await self._reconcile()
+            with spans.around("flush", **{"headwater.group": group.number, "headwater.bytes": size}):
+                if doubt:
+                    await self._reconcile()
+                file, extents = await asyncio.to_thread(self._lake.settle, runs, writer_of(group))
+                group.settle(file, extents, streams)
+                if doubt:
+                    # A commit that was still on its way has either come before ours or found its version taken.
+                    await self._reconcile()
             self._doubt = False
             self.failure, self._retry_s = None, 0.0
             self.flushes_count += 1

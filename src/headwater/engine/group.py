@@ -312,8 +312,7 @@ class Group:
         unlogged = event.durability == Durability.EPHEMERAL
         position = log.tail if unlogged else log.add(event, event.durability == Durability.FSYNC)
         evolve(stream, event, position)
-        stream.encoded = None
-        self.loaded.dirty[stream.sid] = stream
+        self.loaded.holed(stream)
         if stream.earliest > earliest:
             self.loaded.cut(stream)
             freed = held - stream.timeline.held_bytes

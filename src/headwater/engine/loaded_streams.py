@@ -39,6 +39,8 @@ class LoadedStreams(UnsavedChanges):
         """Memory that the records of all streams take: the sum of their timelines' `held_bytes`."""
         self.unlogged_bytes = 0
         """The same of ephemeral streams, which are not counted there."""
+        self.lessened_count = 0
+        """Grows whenever memory shows less than before: records settled, or were deleted or trimmed."""
         self.holding: dict[int, LoadedStream] = {}
         """Streams with records that are only in memory and log."""
         self.blobs_discarded: deque[tuple[int, str]] = deque()
@@ -197,6 +199,7 @@ class LoadedStreams(UnsavedChanges):
 
     def released(self, stream: LoadedStream, freed: int) -> None:
         """The stream let go of its oldest records, which took `freed` bytes."""
+        self.lessened_count += 1
         if stream.durability == Durability.EPHEMERAL:
             self.unlogged_bytes -= freed
             return
@@ -230,8 +233,17 @@ class LoadedStreams(UnsavedChanges):
             run = LabelledRun(stream.sid, timeline.seq, timeline.start, timeline.ends[:index], labels)
             self.new_marks.setdefault(stream.sid, []).append(run)
 
+    def holed(self, stream: LoadedStream) -> None:
+        """Some of the stream's records were deleted, wherever they are."""
+        self.lessened_count += 1
+        self.masks_count += 1
+        self.holes_changed = True
+        stream.encoded = None
+        self.dirty[stream.sid] = stream
+
     def cut(self, stream: LoadedStream) -> None:
         """The stream's earliest offset moved; extents before it go with the next checkpoint, unless forks need them."""
+        self.lessened_count += 1
         self.dirty[stream.sid] = stream
         stream.encoded = None
         if stream.lost_position:

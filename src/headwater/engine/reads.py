@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import msgspec
 
+from headwater import spans
 from headwater.engine.group import Group
 from headwater.engine.loaded_stream import LoadedStream
 from headwater.engine.pending_answers import Waiter
@@ -102,8 +103,17 @@ class Reads:
         at_hand = _at_hand(lake, extents, cold) if cold.joined else None
         if at_hand is not None:
             finish(at_hand)
-        else:
+            return
+        span = spans.begin_part("cold read", **{"headwater.group": self._group.number})
+        if span is None:
             self.run(read, finish)
+            return
+
+        def traced(result: _Found | Failure) -> None:
+            span.end(str(result) if isinstance(result, Failure) else None)
+            finish(result)
+
+        self.run(read, traced)
 
     def _extents(self, cold: Cold) -> list[Extent]:
         find, sid = self._group.loaded.extents, cold.held_by.sid

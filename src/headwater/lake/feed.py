@@ -8,11 +8,22 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from headwater.model.labels import Labels
 from headwater.model.names import bucket_of, stream_of
 from headwater.ports import breathe
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+"""What an Arrow IPC stream ends with."""
+COLUMNS = (
+    *("bucket", "stream", "incarnation", "seq", "offset", "ts_ms", "n", "group", "position", "tag", "node"),
+    *("content_type", "payload", "meta", "job"),
+)
+"""Those of `layout.WIDE`, in order: said here for whoever loads no Arrow."""
 
 
 class FeedStream(Protocol):
@@ -49,10 +60,41 @@ def encode_feed(batches: Sequence[FeedBatch], group: int) -> bytes:
     # Imported here: a node whose feed is never read loads no Arrow.
     import pyarrow as pa
 
+    table = _rows(batches, group, None)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    encoded: bytes = sink.getvalue().to_pybytes()
+    return encoded
+
+
+def begin_feed(columns: Sequence[str]) -> bytes:
+    """What an Arrow IPC stream of these columns begins with; parts and END follow."""
+    import pyarrow as pa
+
+    from headwater.lake.layout import WIDE
+
+    schema = pa.schema([WIDE.field(name) for name in columns])
+    begin: bytes = schema.serialize().to_pybytes()
+    return begin
+
+
+def encode_part(batches: Sequence[FeedBatch], group: int, columns: Sequence[str]) -> bytes:
+    """Rows of some columns as a part of such a stream; nothing when there are none. Runs in a worker thread."""
+    if not batches:
+        return b""
+    found = _rows(batches, group, columns).combine_chunks().to_batches()
+    return b"".join(batch.serialize().to_pybytes() for batch in found)
+
+
+def _rows(batches: Sequence[FeedBatch], group: int, wanted: Sequence[str] | None) -> pa.Table:
+    """A row per record. None: all columns, of `WIDE` when some record needs them."""
+    import pyarrow as pa
+
     from headwater.lake.columns import SLICE_COUNT, Strings, binaries, numbers
     from headwater.lake.labels import columns as label_columns
     from headwater.lake.labels import need_wide
-    from headwater.lake.layout import SCHEMA, WIDE
+    from headwater.lake.layout import LABELS, SCHEMA, WIDE
 
     streams: dict[int, FeedStream] = {}
     places: dict[int, int] = {}
@@ -99,25 +141,24 @@ def encode_feed(batches: Sequence[FeedBatch], group: int) -> bytes:
         breathe()
     count = len(payloads)
     owner_of = numbers(pa.int32(), owners)
-    wide = need_wide(labels)
-    schema = WIDE if wide else SCHEMA
-    columns = {
-        "bucket": buckets.array().take(owner_of),
-        "stream": names.array().take(owner_of),
-        "incarnation": numbers(pa.int64(), array("q", streams)).take(owner_of),
-        "seq": numbers(pa.int64(), seqs),
-        "offset": numbers(pa.int64(), begins),
-        "ts_ms": numbers(pa.int64(), ms),
-        "n": numbers(pa.int64(), n),
-        "group": numbers(pa.int32(), array("i", (group,)) * count),
-        "position": numbers(pa.int64(), positions),
-        "content_type": types.array().take(owner_of),
-        "payload": binaries(payloads),
-        **label_columns(labels, count, wide),
+    if wanted is None:
+        schema = WIDE if need_wide(labels) else SCHEMA
+    else:
+        schema = pa.schema([WIDE.field(name) for name in wanted])
+    labelled = any(name in LABELS for name in schema.names)
+    of_labels = label_columns(labels, count, wide=True) if labelled else {}
+    made = {
+        "bucket": lambda: buckets.array().take(owner_of),
+        "stream": lambda: names.array().take(owner_of),
+        "incarnation": lambda: numbers(pa.int64(), array("q", streams)).take(owner_of),
+        "seq": lambda: numbers(pa.int64(), seqs),
+        "offset": lambda: numbers(pa.int64(), begins),
+        "ts_ms": lambda: numbers(pa.int64(), ms),
+        "n": lambda: numbers(pa.int64(), n),
+        "group": lambda: numbers(pa.int32(), array("i", (group,)) * count),
+        "position": lambda: numbers(pa.int64(), positions),
+        "content_type": lambda: types.array().take(owner_of),
+        "payload": lambda: binaries(payloads),
     }
-    table = pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema)
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, schema) as writer:
-        writer.write_table(table)
-    encoded: bytes = sink.getvalue().to_pybytes()
-    return encoded
+    columns = [of_labels[name] if name in of_labels else made[name]() for name in schema.names]
+    return pa.Table.from_arrays(columns, schema=schema)

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from headwater.lake.table import LakeTable, Owner
 
 T = TypeVar("T")
+INFOS_MAX = 65_536
+"""Files that are remembered, about 400 bytes each. Beyond that the table is looked at."""
 
 
 class StoreBlobs:
@@ -63,15 +65,20 @@ class DeltaLake:
         self._table: LakeTable | None = None
         self._reader: Reader | None = None
         self._gone_before: list[str] = []
+        self._infos: dict[str, FileInfo] = {}
+        """Of files that were written or asked about last."""
 
     def settle(self, runs: list[Run], writer: Writer) -> tuple[str, list[Extent]]:
+        from headwater.lake.layout import info_of
         from headwater.lake.writer import build
 
         built = build(runs, writer.group, epoch_token(writer.epoch, self._rng.token(8).hex()))
 
         def store() -> None:
             self._store.put(built.file.path, built.data)
-            self._opened().commit([built.file], [], self._clock.now_ms(), owner=_owner(writer))
+            now_ms = self._clock.now_ms()
+            self._opened().commit([built.file], [], now_ms, owner=_owner(writer))
+            self._remember([info_of(built.file, now_ms)])
 
         _translated(store)
         return built.file.path, built.extents
@@ -113,13 +120,16 @@ class DeltaLake:
 
     def relocate(self, remove: list[str], found: Relocated, writer: Writer) -> None:
         from headwater.lake.delta_log import CommitConflict
+        from headwater.lake.layout import info_of
 
         files = cast("Matched", found).files
 
         def commit() -> None:
             table = self._opened()
             gone = sorted(table.contains(remove))
-            table.commit(files, gone, self._clock.now_ms(), data_change=False, owner=_owner(writer))
+            now_ms = self._clock.now_ms()
+            table.commit(files, gone, now_ms, data_change=False, owner=_owner(writer))
+            self._remember(info_of(file, now_ms) for file in files)
 
         try:
             _translated(commit)
@@ -132,6 +142,25 @@ class DeltaLake:
     def files(self) -> dict[str, FileInfo]:
         """What the table says of each of its files."""
         return _translated(lambda: self._opened().files())
+
+    def infos(self, paths: Iterable[str]) -> dict[str, FileInfo]:
+        """The same of some of them. Of those that are remembered nothing is looked up: a file never changes."""
+        wanted = list(paths)
+        with self._lock:
+            found = {path: self._infos[path] for path in wanted if path in self._infos}
+        if len(found) < len(wanted):
+            every = self.files()
+            found = {path: every[path] for path in wanted if path in every}
+            self._remember(found.values())
+        return found
+
+    def _remember(self, infos: Iterable[FileInfo]) -> None:
+        with self._lock:
+            for info in infos:
+                self._infos.pop(info.path, None)
+                self._infos[info.path] = info
+            while len(self._infos) > INFOS_MAX:
+                del self._infos[next(iter(self._infos))]
 
     def read(self, extent: Extent, start: int, end: int, labels: bool = False) -> Records:
         reader = self._reading()

@@ -88,6 +88,24 @@ def listed_files(listed: pa.Table) -> dict[str, FileInfo]:
     return {row[0]: FileInfo(*row) for row in zip(*columns, strict=True)}
 
 
+class _Statistics(msgspec.Struct):
+    numRecords: int
+    minValues: dict[str, str | int]
+    maxValues: dict[str, str | int]
+
+
+_statistics = msgspec.json.Decoder(_Statistics).decode
+
+
+def info_of(file: NewFile, modified_ms: int) -> FileInfo:
+    """What the table says of a file once it has it."""
+    told = _statistics(file.statistics)
+    low, high = told.minValues, told.maxValues
+    bounds = (low.get("group"), low.get("position"), high.get("position"))
+    group, first, last = (value if isinstance(value, int) else None for value in bounds)
+    return FileInfo(file.path, file.size_bytes, modified_ms, told.numRecords, group, first, last)
+
+
 def statistics(row_count: int, low: dict[str, str | int | None], high: dict[str, str | int | None]) -> str:
     """The JSON of an add action. A long name is left out: cut short, it would bound the wrong side.
 

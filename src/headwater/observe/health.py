@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from headwater import __version__
 from headwater.engine.questions import Questions
 from headwater.errors import Failure
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 WITHIN_S = 5.0
 """A process of the node that takes longer to answer is not ready."""
 GROUPS_TOLD_MAX = 8
+LATE_S = 1.0
+"""An event loop that is later than this has more to do than it can."""
 Check = Callable[[], str | None]
 """None when fine, otherwise what is wrong."""
 
@@ -28,8 +31,14 @@ Check = Callable[[], str | None]
 class Health:
     """The checks of this process, and those of the node's other workers, which are asked."""
 
-    def __init__(self, questions: Questions, cluster: ClusterReadings | None = None) -> None:
-        """`cluster` is what a node of a cluster sees of it."""
+    def __init__(
+        self,
+        questions: Questions,
+        cluster: ClusterReadings | None = None,
+        late_s: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        """`cluster` is what a node of a cluster sees of it, `late_s` how late the event loop of this process is."""
+        self._late_s = late_s
         self._checks: dict[str, Check] = {}
         self._questions = questions
         self._is_whole = questions.alone or cluster is not None
@@ -44,10 +53,13 @@ class Health:
     async def _answer(self) -> dict[str, str | None]:
         return {name: check() for name, check in self._checks.items()}
 
-    async def healthz(self) -> tuple[int, str, bytes]:
-        return 200, "application/json", b'{"status":"up"}'
+    async def healthz(self, accept: bytes = b"") -> tuple[int, str, bytes]:
+        """200 while this process answers. What it says of itself is no reason to end it."""
+        late_s = self._late_s()
+        process = "ok" if late_s < LATE_S else f"its event loop is {late_s:.1f} s late"
+        return _shown(200, "up", {"process": process}, accept, version=__version__)
 
-    async def readyz(self) -> tuple[int, str, bytes]:
+    async def readyz(self, accept: bytes = b"") -> tuple[int, str, bytes]:
         """200 when every check passes; 503 with the reasons otherwise."""
         members = [self._questions.me] if self._is_whole else list(self._questions.everyone)
         detail: dict[str, str] = {}
@@ -60,8 +72,7 @@ class Health:
                     before = detail.get(name, "ok")
                     detail[name] = told if before == "ok" else f"{before}; {told}"
         ready = all(wrong == "ok" for wrong in detail.values())
-        body = msgspec.json.encode({"status": "ready" if ready else "not ready", "checks": detail})
-        return (200 if ready else 503), "application/json", body
+        return _shown(200 if ready else 503, "ready" if ready else "not ready", detail, accept)
 
     async def _findings(self, member: int) -> dict[str, str | None]:
         if self._is_whole:
@@ -74,6 +85,14 @@ class Health:
         except Failure as failure:
             return {"workers": failure.message()}
         return {"workers": None, **found}
+
+
+def _shown(status: int, word: str, checks: dict[str, str], accept: bytes, **more: str) -> tuple[int, str, bytes]:
+    """As JSON, or as lines for who asks for text and not for JSON."""
+    if b"text/plain" in accept and b"json" not in accept:
+        lines = [word, *(f"{name}: {found}" for name, found in {**checks, **more}.items())]
+        return status, "text/plain; charset=utf-8", "".join(f"{line}\n" for line in lines).encode()
+    return status, "application/json", msgspec.json.encode({"status": word, "checks": checks, **more})
 
 
 def _add_cluster(health: Health, cluster: ClusterReadings) -> None:

@@ -164,13 +164,13 @@ class Metrics:
         ]
         return [*self._readings, *by_worker, *_WORKERS]
 
-    async def prometheus(self) -> tuple[int, str, bytes]:
+    async def prometheus(self, accept: bytes = b"") -> tuple[int, str, bytes]:
         values = await self._values()
         registry = CollectorRegistry()
         registry.register(_Values(self._table(), values))
         return 200, TEXT, generate_latest(registry)
 
-    async def json(self) -> tuple[int, str, bytes]:
+    async def json(self, accept: bytes = b"") -> tuple[int, str, bytes]:
         values = await self._values()
         shown = {one.name: one.shown(values[one.name]) for one in self._table() if one.name in values}
         return 200, "application/json", msgspec.json.encode(shown)

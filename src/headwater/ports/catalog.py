@@ -126,6 +126,10 @@ class Catalog(Protocol):
         """Every file of the lake that was ever settled and not yet removed."""
         ...
 
+    def newest_file(self, prefix: str) -> str | None:
+        """The last of those in the order of their names, among those that begin so."""
+        ...
+
     def alive(self) -> dict[str, bool]:
         """Files that are not dead, and whether any extent refers to them. Runs on a worker thread."""
         ...

@@ -13,10 +13,12 @@ from headwater.model.lineage import Incarnation
 from headwater.spark.lake_place import Place
 from headwater.spark.node import Node, NodeRefused, Seen, of
 from headwater.spark.offsets import Log, Offset
-from headwater.spark.ranges import FAR, Positions
+from headwater.spark.ranges import FAR, Positions, Range
 from headwater.spark.reading import Listing, list_files, listing_of
 
 LOSSES_PAGE = 10_000
+ROW_BYTES = 64
+"""What a row takes beside its payload, about."""
 
 
 class Head(NamedTuple):
@@ -114,6 +116,15 @@ class Question(NamedTuple):
         return self.rows_max is not None or self.bytes_max is not None
 
 
+class Matched(NamedTuple):
+    """What memory holds of the chosen streams in a range."""
+
+    within: Range
+    rows_count: int
+    payload_bytes: int
+    oldest_ms: int | None
+
+
 class State(NamedTuple):
     """What a group answers."""
 
@@ -124,17 +135,42 @@ class State(NamedTuple):
     """Not older than the listing: what had left the files by then is among them."""
     cut: int | None
     """How far the limit reaches, when everything is in memory; None also while these records settle."""
+    cut_rows: int = 0
+    """Records up to there."""
+    matched: Matched | None = None
+    """None: no streams were chosen, or their records settled while they were counted."""
+
+    def is_empty(self, wanted: Range) -> bool:
+        """Certainly memory held nothing of the chosen streams in the range."""
+        found = self.matched
+        if found is None or found.rows_count:
+            return False
+        return found.within.after <= wanted.after and wanted.until <= found.within.until
+
+    def hot_bytes_in(self, wanted: Range) -> float:
+        """About how much memory holds of what is chosen."""
+        found = self.matched
+        if found is not None:
+            width = found.within.until - found.within.after
+            held = found.payload_bytes + ROW_BYTES * found.rows_count
+        else:
+            width = self.head.position - self.head.lake_position
+            held = self.head.hot_bytes
+        return held / max(width, 1) * (wanted.until - wanted.after)
 
 
-def look(node: Node, place: Place | None, asked: Mapping[int, Question]) -> dict[int, State]:
+def look(
+    node: Node, place: Place | None, asked: Mapping[int, Question], choice: Mapping[str, Any] | None = None
+) -> dict[int, State]:
     """Groups in one call, as `Node.plan` says which: of those that are not asked about only how far they are.
 
-    `place` takes the place of what the node says of where the lake is. Raises LogChanged when a group is expected to
-    have another log, and NodeRefused with the code `no_such_group`.
+    `place` takes the place of what the node says of where the lake is, and `choice` says which streams matter. Raises
+    LogChanged when a group is expected to have another log, and NodeRefused with the code `no_such_group`.
     """
-    return {
-        facts["group"]: _state(node, place, facts, asked.get(facts["group"])) for facts in node.plan(_wishes(asked))
-    }
+    found = node.plan(_wishes(asked), choice)
+    node.owners.update({facts["group"]: facts["address"] for facts in found if "address" in facts})
+    known = choice is not None
+    return {facts["group"]: _state(node, place, facts, asked.get(facts["group"]), known) for facts in found}
 
 
 def _wishes(asked: Mapping[int, Question]) -> dict[int, dict[str, Any]]:
@@ -145,21 +181,28 @@ def _wishes(asked: Mapping[int, Question]) -> dict[int, dict[str, Any]]:
     }
 
 
-def _state(node: Node, place: Place | None, facts: dict[str, Any], question: Question | None) -> State:
+def _state(node: Node, place: Place | None, facts: dict[str, Any], question: Question | None, chosen: bool) -> State:
     group, head = facts["group"], _head(facts)
     if question is None:
         return State(head, None, [], None)
     listing = None
+    # Asked about chosen streams, a node with a lake lists files whenever one has anything behind the position.
+    told = "files" in facts or (chosen and "losses" in facts)
     if "files" in facts:
         listing = listing_of(facts, place)
-    elif question.after < head.lake_position:
+    elif not told and question.after < head.lake_position:
         listing = listed(node, group, place, head)
     found = [_loss(group, one) for one in facts.get("losses", ())]
     if facts.get("more_losses"):
         found = losses(node, group, question.after)
     cut = facts.get("cut")
-    reached = cut["position"] if cut is not None and cut["from"] == question.after else None
-    return State(head, listing, found, reached)
+    cut = None if cut is None or (cut["from"] != question.after and (listing is not None or not told)) else cut
+    matched = None
+    if "matched" in facts:
+        one = facts["matched"]
+        matched = Matched(Range(one["from"], one["position"]), one["rows"], one["bytes"], one["oldest_ms"])
+    reached, rows = (None, 0) if cut is None else (cut["position"], cut["rows"])
+    return State(head, listing, found, reached, rows, matched)
 
 
 def listed(node: Node, group: int, place: Place | None, head: Head) -> Listing:
@@ -170,18 +213,6 @@ def listed(node: Node, group: int, place: Place | None, head: Head) -> Listing:
         if refused.status in (400, 404) and place is None:
             return Listing(head.lake_position, Place("memory:"), [])
         raise
-
-
-def cut_at(node: Node, group: int, question: Question, until: int) -> int | None:
-    """How far the limit reaches in what memory holds; None when some of it is in the lake by now."""
-    asked = {"from": question.after, "to": until, "max_rows": question.rows_max, "max_bytes": question.bytes_max}
-    query = urlencode({name: value for name, value in asked.items() if value is not None})
-    try:
-        return int(node.json("GET", f"{of(group)}/cut?{query}")["position"])
-    except NodeRefused as refused:
-        if refused.status != 410:
-            raise
-        return None
 
 
 def asked_of(positions: Positions) -> dict[int, Question]:

@@ -55,7 +55,9 @@ def read_lake(spark: SparkSession, node: Node | str, **given: str) -> DataFrame:
         options = options._replace(node=node)
     schema = schema_of(options.with_headers)
     planned = plan_batch(options, stored(schema))
-    plain, sifted, tasks = _split(planned, _root(spark, planned.work.place))
+    # Where single streams begin and end is for the reader in Python.
+    root = _root(spark, planned.work.place) if planned.work.bounds is None else None
+    plain, sifted, tasks = _split(planned, root)
     frames = []
     if plain:
         frames.append(_native(spark, plain, planned.work, options))

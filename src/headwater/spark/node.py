@@ -1,7 +1,7 @@
 """A node as the pipeline sees it: its calls over HTTP, from a driver or an executor.
 
-Owns one kept-alive connection per thread, and waiting while a node is busy or restarts. Never repeats a call that is
-not safe to repeat: each method says whether it is. Pickles as its address.
+Owns kept-alive connections, for each thread one and one for the feed of each group, and waiting while a node is busy or
+restarts. Never repeats a call that is not safe to repeat: each method says whether it is. Pickles as its address.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import re
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, Self
 from urllib.parse import quote, urlencode
 
 from headwater.client.backoff import Backoff
-from headwater.client.connection import Answer, Connection, Failed, Lost, NotConnected, address
+from headwater.client.connection import TIMEOUT_S, Address, Answer, Connection, Failed, Lost, NotConnected, address
 from headwater.client.tls_files import TlsFiles
 from headwater.errors import TABLE
 
@@ -24,7 +25,12 @@ LOG_CHANGED = ("another_log", "log_set_back")
 OUTCOME_OPEN = frozenset(row.code for row in TABLE.values() if not row.no_effect)
 """Codes of refusals after which something may have been done."""
 PLAN = "/__headwater/plan"
+OWNER_PATIENCE_S, OWNER_AVOIDED_S = 5.0, 60.0
+"""The address that an owner has for clients need not be one that is reached from here."""
+_unreached: dict[Address, float] = {}
+"""Owners that did not answer, and until when none of this process's calls goes to them."""
 _OF_GROUP = re.compile(r"/__headwater/groups/(\d+)/")
+_OF_FEED = re.compile(r"/__headwater/groups/(\d+)/feed$")
 
 
 class NodeError(Exception):
@@ -95,13 +101,16 @@ class Node:
         self._patience_s = patience_s
         self.expects = dict(expects)
         """By group."""
+        self.owners: dict[int, str] = {}
+        """Where the owners of groups are reached, HOST:PORT by group, as far as the node told it."""
         self.hidden: dict[str, str] = {}
         """Names of streams that must not be written down anywhere, and what is written instead."""
         self._mine = threading.local()
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Executors have an environment of their own: the files are those that the driver was told, by the same paths.
-        return Node, (self.url, self.token, self._patience_s, self.expects, self._server.tls)
+        told = (self.url, self.token, self._patience_s, self.expects, self._server.tls)
+        return _unpickled, (told, self.owners)
 
     def expecting(self, seen: Mapping[int, Seen]) -> Self:
         """The same node, whose calls raise LogChanged when a group's log does not have what was seen of it.
@@ -136,7 +145,7 @@ class Node:
             asked_s = 0.0
             why: Exception | None = None
             try:
-                answer = self._connection().request(method, path, self._headers(path, headers), body, fresh=not repeat)
+                answer = self._request(method, path, self._headers(path, headers), body, not repeat)
             except NotConnected as error:
                 failed, why = NodeError(f"no node answers at {self.url} ({error}): start one, or name it"), error
             except Lost as error:
@@ -166,7 +175,9 @@ class Node:
         """The numbers of the groups, in order."""
         return [facts["group"] for facts in self.plan({})]
 
-    def plan(self, asked: Mapping[int, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    def plan(
+        self, asked: Mapping[int, Mapping[str, Any]], choice: Mapping[str, Any] | None = None
+    ) -> list[dict[str, Any]]:
         """How far groups are, and what is asked of them besides (see `POST /__headwater/plan`).
 
         Those are the groups that are asked about or expected to have a log, and all of them when none is. Raises
@@ -174,11 +185,19 @@ class Node:
         """
         expected = {group: {"expected": _spelled(seen)} for group, seen in self.expects.items()}
         numbers = {*asked, *expected}
-        body = {
+        body: dict[str, Any] = {
             "groups": {str(group): {**expected.get(group, {}), **asked.get(group, {})} for group in sorted(numbers)}
         }
+        if choice is not None:
+            body["choice"] = choice
         found: list[dict[str, Any]] = self.json("POST", PLAN, body, repeat=True)["groups"]
         return found
+
+    def feed(self, group: int, wanted: Mapping[str, Any]) -> Answer:
+        """Records of a group that are not in the lake yet (see `POST …/feed`), from the group's owner where that is
+        known. Raises NodeRefused with status 410 when the lake has some of them."""
+        sent = json.dumps(wanted).encode()
+        return self.call("POST", f"{of(group)}/feed", sent, {"Content-Type": "application/json"}, repeat=True)
 
     def flush(self) -> dict[str, Any]:
         """Everything that is synced by now settles into the lake."""
@@ -251,11 +270,37 @@ class Node:
 
     # ---- the connection -------------------------------------------------------------------------------------------
 
-    def _connection(self) -> Connection:
-        kept: Connection | None = getattr(self._mine, "connection", None)
+    def _request(self, method: str, path: str, headers: Mapping[str, str], body: bytes | None, fresh: bool) -> Answer:
+        """One try. What a group's feed is asked goes to its owner, on a connection of its own: a node with workers
+        hands each connection to whom its first request is for."""
+        found = _OF_FEED.match(path)
+        group = None if found is None else int(found[1])
+        server = None if group is None else self._owner(group)
+        if server is not None and not fresh:
+            connection = self._connection(server, group, OWNER_PATIENCE_S)
+            try:
+                answer = connection.request(method, path, headers, body)
+            except Failed:
+                # The owner may be gone, or have an address that is not reached from here: the node sends it on.
+                _unreached[server] = time.monotonic() + OWNER_AVOIDED_S
+            else:
+                connection.wait_for(TIMEOUT_S)
+                return answer
+        return self._connection(self._server, group).request(method, path, headers, body, fresh=fresh)
+
+    def _owner(self, group: int) -> Address | None:
+        owner = self.owners.get(group)
+        scheme = "https" if self._server.secure else "http"
+        server = None if owner is None else address(f"{scheme}://{owner}", self._server.tls)
+        return None if server is None or _unreached.get(server, 0.0) > time.monotonic() else server
+
+    def _connection(self, server: Address, group: int | None, timeout_s: float = TIMEOUT_S) -> Connection:
+        kept: dict[tuple[Address, int | None], Connection] | None = getattr(self._mine, "connections", None)
         if kept is None:
-            kept = self._mine.connection = Connection(self._server)
-        return kept
+            kept = self._mine.connections = {}
+        if (server, group) not in kept:
+            kept[server, group] = Connection(server, timeout_s)
+        return kept[server, group]
 
     def _headers(self, path: str, headers: Mapping[str, str] | None) -> dict[str, str]:
         found = dict(headers or {})
@@ -279,6 +324,12 @@ class Node:
         if self.expects and code in LOG_CHANGED:
             return LogChanged(self.url, code, message)
         return NodeRefused(f"{method} {self.url}{path}", answer.status, code, message, answer.headers)
+
+
+def _unpickled(told: tuple[Any, ...], owners: dict[int, str]) -> Node:
+    node = Node(*told)
+    node.owners = dict(owners)
+    return node
 
 
 def _spelled(seen: Seen) -> str:

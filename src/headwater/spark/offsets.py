@@ -13,6 +13,10 @@ Owns the shape. Never judges whether a node still has those positions: `resuming
      "past": {"of": {"subscribe": "a/1"},               only of a batch from before the positions, up to `until`, for
               "until": {"0": 70, "1": 0}}}              streams that the query did not read while it read `of`
 
+A query that began with each of some streams elsewhere has `bounds` until it has caught up (see `stream_bounds`): a
+thousand streams at most are named there. What a query's progress shows as its latest offset has `lag` beside it (see
+`lag`), which is never read.
+
 Earlier versions knew one group, and wrote `log` and `incarnations` of it, and numbers for `after`, `began` and `until`.
 An offset never names streams one by one: two hundred thousand of them made a file of 5 MB for every batch.
 """
@@ -25,10 +29,11 @@ from typing import Any, NamedTuple, TypeVar
 from headwater.model.lineage import Incarnation
 from headwater.spark.node import Seen
 from headwater.spark.ranges import Positions
+from headwater.spark.stream_bounds import Bounds, bounds_of
 
 GROUPS_MAX = 4_096
 """As many as an offset may name. Far more than a node has."""
-BESIDE = {"logs", "after", "began", "selection", "past", "log", "incarnations"}
+BESIDE = {"logs", "after", "began", "selection", "past", "log", "incarnations", "lag", "bounds"}
 """Everything in an offset that is no group."""
 
 _NOWHERE: Positions = {}
@@ -60,6 +65,7 @@ class Offset(NamedTuple):
     began: Positions = _NOWHERE
     selection: dict[str, str] | None = None
     past: Past | None = None
+    bounds: Bounds | None = None
 
     @property
     def seen(self) -> dict[int, Seen]:
@@ -85,6 +91,8 @@ class Offset(NamedTuple):
             found["selection"] = self.selection
         if self.past is not None:
             found["past"] = {"of": self.past.of, "until": _by_text(self.past.until)}
+        if self.bounds is not None:
+            found["bounds"] = self.bounds.json()
         return found
 
 
@@ -105,7 +113,8 @@ def offset_of(document: dict[str, Any]) -> Offset:
         if not isinstance(past, dict) or set(past) != {"of", "until"}:
             raise ValueError("past")
         past = Past(_texts(past["of"]), _positions(past["until"]))
-    return Offset(positions, logs, after, began, selection, past)
+    bounds = None if document.get("bounds") is None else bounds_of(document["bounds"])
+    return Offset(positions, logs, after, began, selection, past, bounds)
 
 
 def _by_text(values: Mapping[int, T]) -> dict[str, T]:

@@ -6,7 +6,9 @@ Owns their names, their meaning and what contradicts what. Never asks a node.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import logging
+import re
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -15,9 +17,10 @@ from headwater.model.glob import ANY_DEPTH_MAX, PATTERN_BYTES_MAX
 from headwater.model.names import bucket_of, flat_key, stream_of
 from headwater.spark.lake_place import Place
 from headwater.spark.node import Node, Seen
-from headwater.spark.offsets import Offset, offset_of
+from headwater.spark.offsets import BESIDE, Offset, offset_of
 from headwater.spark.ranges import Positions
 from headwater.spark.selection import Selection
+from headwater.spark.stream_bounds import BadDocument, Bounds, Edges, edges_of, names_streams, unnamed
 
 NAMES = (
     "url",
@@ -30,19 +33,50 @@ NAMES = (
     "bucket",
     "startingOffsets",
     "startingTimestamp",
+    "startingOffsetsByTimestamp",
     "endingOffsets",
+    "endingTimestamp",
+    "endingOffsetsByTimestamp",
     "maxOffsetsPerTrigger",
     "maxBytesPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
     "minPartitions",
     "failOnDataLoss",
     "failOnNoMatch",
     "addedStreams",
     "includeHeaders",
 )
-STREAMING_ONLY = ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "addedStreams")
-BATCH_ONLY = ("endingOffsets",)
+STREAMING_ONLY = (
+    "maxOffsetsPerTrigger",
+    "maxBytesPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "addedStreams",
+)
+BATCH_ONLY = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+BEGINNINGS = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
+ENDS = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+DELAY_MS_DEFAULT = 15 * 60_000
+KAFKA = {
+    "kafka.bootstrap.servers": "url",
+    "assign": "subscribe",
+    "groupidprefix": "",
+    "kafka.group.id": "",
+    "fetchoffset.numretries": "",
+    "fetchoffset.retryintervalms": "",
+    "kafkaconsumer.polltimeoutms": "",
+    "startingoffsetsbytimestampstrategy": "",
+    "maxrecordsperpartition": "minPartitions",
+}
+"""What Kafka's source has and this one does not, and what is there instead."""
 NAME_BYTES_MAX = 1_024
 EARLIEST, LATEST = "earliest", "latest"
+_REGEX = re.compile(r"\.[*+]|\\|^\^|\$$|\[[^\]]*\]|\([^)]*\)|\|")
+"""What stands in regular expressions and hardly in a name."""
+_DELAY = re.compile(r"(\d{1,9})\s*(ms|s|m|min|h|d)?")
+_DELAY_UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+log = logging.getLogger("headwater.spark")
 
 
 class BadOptions(ValueError):
@@ -71,6 +105,15 @@ class Options(NamedTuple):
     """`earliest` or `latest`: where streams begin that a query did not read before it was stopped."""
     expected: tuple[Mapping[int, Seen], ...] = ()
     """What positions that were given say of the logs that they are of, by group."""
+    stream_starts: Edges | None = None
+    """Where single streams begin; the others begin where reads of the kind do when nothing is said."""
+    stream_ends: Edges | None = None
+    ending_ms: int | None = None
+    rows_min: int | None = None
+    delay_ms: int = DELAY_MS_DEFAULT
+    """How long a batch waits for `rows_min` records at most."""
+    bounds: Bounds | None = None
+    """What the last four came to on the node, once it was asked."""
 
 
 def parse(given: Mapping[str, str]) -> Options:
@@ -87,15 +130,22 @@ def parse(given: Mapping[str, str]) -> Options:
         )
     if lake is None and ("endpoint" in found or "region" in found):
         raise BadOptions('endpoint and region are for a lake that is named: add .option("lake", "s3://…")')
-    if "startingOffsets" in found and "startingTimestamp" in found:
-        raise BadOptions("startingOffsets and startingTimestamp both say where to begin: leave one out")
+    for names, what in ((BEGINNINGS, "begin"), (ENDS, "end")):
+        said = [name for name in names if name in found]
+        if len(said) > 1:
+            raise BadOptions(f"{' and '.join(said)} both say where to {what}: leave one out")
+    selection = _selection(found)
+    starts = _edges(found, "startingOffsets", "startingOffsetsByTimestamp", selection)
+    ends = _edges(found, "endingOffsets", "endingOffsetsByTimestamp", selection)
+    if "maxTriggerDelay" in found and "minOffsetsPerTrigger" not in found:
+        raise BadOptions("maxTriggerDelay is how long a batch waits for minOffsetsPerTrigger records: add that one")
     return Options(
         None if url is None else Node(url, found.get("token")),
         None if lake is None else Place(lake, found.get("endpoint"), found.get("region")),
-        _selection(found),
-        _offsets("startingOffsets", found["startingOffsets"]) if "startingOffsets" in found else None,
-        _moment(found["startingTimestamp"]) if "startingTimestamp" in found else None,
-        _offsets("endingOffsets", found.get("endingOffsets", LATEST)),
+        selection,
+        _offsets("startingOffsets", found["startingOffsets"]) if "startingOffsets" in found and not starts else None,
+        _moment("startingTimestamp", found["startingTimestamp"]) if "startingTimestamp" in found else None,
+        LATEST if ends else _offsets("endingOffsets", found.get("endingOffsets", LATEST)),
         _count(found, "maxOffsetsPerTrigger"),
         _count(found, "maxBytesPerTrigger"),
         _count(found, "minPartitions"),
@@ -104,6 +154,11 @@ def parse(given: Mapping[str, str]) -> Options:
         _flag(found, "failOnNoMatch", False),
         _added(found),
         _expected(found),
+        starts,
+        ends,
+        _moment("endingTimestamp", found["endingTimestamp"]) if "endingTimestamp" in found else None,
+        _count(found, "minOffsetsPerTrigger"),
+        _delay(found),
     )
 
 
@@ -126,6 +181,10 @@ def for_batch(given: Mapping[str, str]) -> Options:
                 )
     if options.node is None and options.starting_ms is not None:
         raise BadOptions('startingTimestamp is looked up through a node: name one with .option("url", …)')
+    if options.node is None and (options.stream_starts or options.stream_ends):
+        raise BadOptions('offsets of streams are looked up through a node: name one with .option("url", …)')
+    if options.stream_ends and any(edge.kind == EARLIEST for edge in options.stream_ends.values()):
+        raise BadOptions("a stream that ends at its earliest offset has no rows: leave it out")
     return options
 
 
@@ -137,6 +196,8 @@ def for_streaming(given: Mapping[str, str]) -> Options:
             raise BadOptions(f"{name} is for batch reads: a streaming read goes on")
     if options.node is None:
         raise BadOptions('a streaming read follows a node, and only a lake is named: add .option("url", …)')
+    if options.rows_min is not None and options.rows_max is not None and options.rows_min > options.rows_max:
+        raise BadOptions("minOffsetsPerTrigger is more than maxOffsetsPerTrigger")
     return options
 
 
@@ -164,6 +225,14 @@ def _named(given: Mapping[str, str]) -> dict[str, str]:
             "Spark does not keep a table's options for this format: CREATE TEMPORARY VIEW … USING headwater"
         )
     unknown = sorted(name for name in given if name.lower() not in names)
+    kafkas = [name for name in unknown if name.lower() in KAFKA or name.lower().startswith("kafka.")]
+    if kafkas:
+        instead = KAFKA.get(kafkas[0].lower())
+        raise BadOptions(
+            f"{kafkas[0]} is an option of Kafka's source: "
+            + (f"{instead} is this one's" if instead else "there is nothing like it here, leave it out")
+            + " (see the guide from-kafka)"
+        )
     if unknown:
         raise BadOptions(f"there is no option {', '.join(unknown)} for reading: there are {', '.join(NAMES)}")
     return {names[name.lower()]: value for name, value in given.items()}
@@ -185,6 +254,14 @@ def _selection(found: Mapping[str, str]) -> Selection:
             raise BadOptions(
                 f"subscribePattern has at most {PATTERN_BYTES_MAX} bytes, and ** at most {ANY_DEPTH_MAX} times"
             )
+        if _REGEX.search(pattern):
+            raise BadOptions(
+                f"subscribePattern {pattern!r} looks like a regular expression, and it is a pattern of paths: * is one "
+                "part of a path and ** any number of them, as in orders/* or orders/**. A stream whose name really is "
+                "like that is named with subscribe"
+            )
+        if any("*" in part.strip("*") or (part.strip("*") and "*" in part) for part in pattern.split("/")):
+            log.warning("subscribePattern %r: * stands for a whole part of a path; within a part it is a star", pattern)
         return Selection(pattern=pattern)
     bucket = found.get("bucket")
     if bucket is not None and "/" in bucket:
@@ -233,20 +310,54 @@ def selection_of(spelled: Mapping[str, str]) -> Selection:
 
 def _expected(found: Mapping[str, str]) -> tuple[Mapping[int, Seen], ...]:
     given = [(name, found[name]) for name in ("startingOffsets", "endingOffsets") if name in found]
-    offsets = [offset_in(name, text) for name, text in given if text.lower() not in (EARLIEST, LATEST)]
+    offsets = [
+        offset_in(name, text)
+        for name, text in given
+        if text.lower() not in (EARLIEST, LATEST) and not names_streams(text, BESIDE)
+    ]
     return tuple(offset.seen for offset in offsets if offset.seen)
 
 
-def _moment(text: str) -> int:
+def _edges(found: Mapping[str, str], offsets: str, moments: str, selection: Selection) -> Edges | None:
+    """Where single streams begin or end; None when nothing is said of them."""
+    if moments in found:
+        name, edges = moments, _document(moments, found[moments], lambda text: _moment(moments, text))
+    elif offsets in found and names_streams(found[offsets], BESIDE):
+        name, edges = offsets, _document(offsets, found[offsets], None)
+    else:
+        return None
+    strange = unnamed(edges, selection.takes)
+    if strange:
+        raise BadOptions(f"{name} names {', '.join(strange[:5])}, which this read does not have: name what it reads")
+    return edges
+
+
+def _document(name: str, text: str, moment: Callable[[str], int] | None) -> Edges:
+    try:
+        return edges_of(text, moment)
+    except BadDocument as bad:
+        raise BadOptions(f"{name}: {bad}") from None
+
+
+def _delay(found: Mapping[str, str]) -> int:
+    """Milliseconds of a number of them, or of a text as 30s, 15m or 2h."""
+    text = found.get("maxTriggerDelay")
+    if text is None:
+        return DELAY_MS_DEFAULT
+    parts = _DELAY.fullmatch(text.strip().lower())
+    if parts is None:
+        raise BadOptions(f"maxTriggerDelay is a time as 30s, 15m or 2h, or milliseconds, not {text!r}")
+    return int(parts[1]) * _DELAY_UNITS[parts[2] or "ms"]
+
+
+def _moment(name: str, text: str) -> int:
     """Milliseconds since 1970 of a number of them, or of an ISO date; without a zone it is UTC."""
     if text.isascii() and text.isdigit():
         return int(text)
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise BadOptions(
-            f"startingTimestamp is milliseconds since 1970 or a date as 2026-01-31T12:00:00Z, not {text!r}"
-        ) from None
+        raise BadOptions(f"{name} is milliseconds since 1970 or a date as 2026-01-31T12:00:00Z, not {text!r}") from None
     moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
     return int(moment.timestamp() * 1000)
 

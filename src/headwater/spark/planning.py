@@ -9,7 +9,7 @@ import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from math import ceil
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow.compute as pc
@@ -21,7 +21,6 @@ from headwater.spark.group_states import (
     Question,
     State,
     asked_of,
-    cut_at,
     ends_of,
     heads_of,
     listed,
@@ -33,10 +32,11 @@ from headwater.spark.lake_file import LakeFile
 from headwater.spark.lake_place import Place
 from headwater.spark.lake_table import table_files
 from headwater.spark.node import DataLoss, LogChanged, Node, NodeError
-from headwater.spark.options import EARLIEST, BadOptions, Options, of_each
+from headwater.spark.options import EARLIEST, LATEST, BadOptions, Options, of_each
 from headwater.spark.ranges import FAR, Piece, Positions, Range, part_bytes, reach, share_out
 from headwater.spark.reading import Task, Trims, Work, feed, live_pieces
 from headwater.spark.selection import Selection
+from headwater.spark.stream_bounds import BadDocument, Bounds, Edge, located
 
 PLANS_MAX = 20
 """Files that change while they are planned on are looked at again."""
@@ -73,10 +73,38 @@ def first_positions(options: Options, node: Node, heads: Heads, default: str) ->
     """The positions after which a new read begins. Raises BadOptions for one that the node has not reached."""
     if options.starting_ms is not None:
         return {group: position_at(node, group, options.place, options.starting_ms) for group in heads}
+    if options.stream_starts:
+        return _first_of_streams(options, node, heads, default)
     starting = default if options.starting is None else options.starting
     if starting == EARLIEST:
         return dict.fromkeys(heads, 0)
     return ends_of(heads) if isinstance(starting, str) else _reached("startingOffsets", starting, heads)
+
+
+def _first_of_streams(options: Options, node: Node, heads: Heads, default: str) -> dict[int, int]:
+    """The same where single streams begin elsewhere: not behind any of them."""
+    edges = [*(options.stream_starts or {}).values(), *([Edge(EARLIEST)] if default == EARLIEST else [])]
+    if any(edge.kind in (EARLIEST, "offset") for edge in edges):
+        return dict.fromkeys(heads, 0)
+    moments = [edge.value for edge in edges if edge.kind == "ms"]
+    if not moments:
+        return ends_of(heads)
+    return {group: position_at(node, group, options.place, min(moments)) for group in heads}
+
+
+def with_bounds(options: Options, node: Node, heads: Heads, default: str) -> Options:
+    """The options with what they say of single streams, held against the node. Raises BadOptions, DataLoss."""
+    starts, ends = options.stream_starts or {}, options.stream_ends or {}
+    if not starts and not ends and options.ending_ms is None:
+        return options
+    try:
+        starts = located(node, starts, "startingOffsets", options.fail_on_loss)
+        ends = located(node, ends, "endingOffsets", options.fail_on_loss)
+    except BadDocument as bad:
+        raise BadOptions(str(bad)) from None
+    others = Edge(LATEST) if starts and default == LATEST else None
+    others_end = None if options.ending_ms is None else Edge("ms", options.ending_ms)
+    return options._replace(bounds=Bounds(starts, others, ends, others_end, ends_of(heads) if starts else {}))
 
 
 def last_positions(options: Options, heads: Heads) -> dict[int, int]:
@@ -124,7 +152,7 @@ def position_at(node: Node, group: int, place: Place | None, ms: int) -> int:
         return found - 1
     at, until = listing.position, head.position if found is None else found - 1
     while at < until:
-        answer = feed(node, group, at, until)
+        answer = feed(node, group, at, until, None, ("ts_ms", "position"))
         if answer is None:
             return position_at(node, group, place, ms)  # settled meanwhile
         late = answer.rows.filter(pc.greater_equal(answer.rows["ts_ms"], ms))
@@ -144,7 +172,15 @@ def _first_in(file: LakeFile, ms: int) -> int | None:
     return found
 
 
-def furthest(node: Node, place: Place | None, group: int, state: State, question: Question, end: int) -> int:
+def furthest(
+    node: Node,
+    place: Place | None,
+    group: int,
+    state: State,
+    question: Question,
+    end: int,
+    choice: Mapping[str, Any] | None = None,
+) -> int:
     """How far from `question.after` a batch within its limit goes, `end` at most: about, in files, exactly in memory.
 
     Always after it when there is anything after it.
@@ -162,13 +198,21 @@ def furthest(node: Node, place: Place | None, group: int, state: State, question
         ]
         if at < settled.until or at >= end or any(one is not None and one <= 0 for one in left):
             return at
-        cut = cut_at(node, group, Question(at, *left), end)
+        found = state.matched
+        if found is not None:
+            much = (found.rows_count, found.payload_bytes)
+            fits = all(limit is None or some <= limit for some, limit in zip(much, left, strict=True))
+            if fits or at > start:
+                # One call has to do: what does not fit behind the files is for the next batch.
+                return max(at, min(end, found.within.until)) if fits else at
+        cut = look(node, place, {group: Question(at, *left)}, choice)[group].cut
     if cut is not None:
         return min(cut, end)
     if at > start:
         return at
     # These records are just settling: the lake has them when it is asked again.
-    return furthest(node, place, group, look(node, place, {group: question})[group], question, end)
+    state = look(node, place, {group: question}, choice)[group]
+    return furthest(node, place, group, state, question, end, choice)
 
 
 # ---- what was lost -----------------------------------------------------------------------------------------------
@@ -222,7 +266,7 @@ class _Part(NamedTuple):
     pieces: list[Piece]
     settled: Range
     hot: Range
-    head: Head
+    state: State
     losses: list[Loss]
     place: Place | None
 
@@ -238,12 +282,13 @@ def plan(
 
     `states` are what the groups answered when they were asked about records after the beginnings of these ranges.
     """
-    work = Work(node, options.place, options.selection, tuple(columns))
+    work = Work(node, options.place, options.selection, tuple(columns), None, options.bounds)
     wanted = {group: span for group, span in wanted.items() if not span.empty}
     if not wanted:
         return Plan(work, [], [])
     if states is None:
-        states = look(node, options.place, asked_of({group: span.after for group, span in wanted.items()}))
+        questions = asked_of({group: span.after for group, span in wanted.items()})
+        states = look(node, options.place, questions, options.selection.choice())
     parts = [_part(options, node, group, span, states[group]) for group, span in wanted.items()]
     total = sum(piece.file.size_bytes for part in parts for piece in part.pieces)
     size = part_bytes(total, options.parts_min, os.cpu_count() or 1)
@@ -258,17 +303,23 @@ def _part(options: Options, node: Node, group: int, wanted: Range, state: State)
     for _ in range(PLANS_MAX):
         listing = state.listing
         if listing is None:
-            return _Part(group, [], Range(wanted.after, wanted.after), wanted, state.head, state.losses, None)
+            none = Range(wanted.after, wanted.after)
+            # Where the lake is further, and no file has anything behind the beginning, there is nothing up to there.
+            after = wanted.after if state.matched is None else max(wanted.after, state.matched.within.after)
+            hot = Range(min(after, wanted.until), wanted.until)
+            hot = none if state.is_empty(hot) else hot
+            return _Part(group, [], none, hot, state, state.losses, None)
         settled = Range(wanted.after, min(wanted.until, listing.position))
-        files = [file for file in listing.files if file.meets(settled)]
+        files = [file for file in listing.files if file.meets(settled) and file.matched_rows != 0]
         pieces = live_pieces(node, files)
         if pieces is not None:
             # What left the files before it was asked which of their rows are live is among the losses.
             masked = any(piece.live is not None for piece in pieces)
             found = losses(node, group, wanted.after) if masked else state.losses
             hot = Range(max(wanted.after, listing.position), wanted.until)
-            return _Part(group, pieces, settled, hot, state.head, found, listing.place)
-        state = look(node, options.place, {group: Question(wanted.after)})[group]
+            hot = Range(hot.after, hot.after) if state.is_empty(hot) else hot
+            return _Part(group, pieces, settled, hot, state, found, listing.place)
+        state = look(node, options.place, {group: Question(wanted.after)}, options.selection.choice())[group]
     raise NodeError(f"{node.url}: the lake's files change too fast to plan on them")
 
 
@@ -282,13 +333,11 @@ def tasks_of(group: int, pieces: list[Piece], wanted: Range, size: float) -> lis
 
 def _hot(part: _Part) -> Iterator[Task]:
     """Tasks for what memory holds: several when it is much."""
-    wanted, head = part.hot, part.head
+    wanted, width = part.hot, part.hot.until - part.hot.after
     if wanted.empty:
         return
-    density = head.hot_bytes / max(head.position - head.lake_position, 1)
-    size = density * (wanted.until - wanted.after)
-    count = max(1, min(ceil(size / HOT_PART_BYTES), wanted.until - wanted.after))
-    width = wanted.until - wanted.after
+    size = part.state.hot_bytes_in(wanted)
+    count = max(1, min(ceil(size / HOT_PART_BYTES), width))
     edges = [wanted.after + width * number // count for number in range(count + 1)]
     for number in range(count):
         span = Range(edges[number], edges[number + 1])
@@ -325,4 +374,6 @@ def plan_table(options: Options, columns: list[str]) -> Plan:
     total = sum(piece.file.size_bytes for some in pieces.values() for piece in some)
     size = part_bytes(total, options.parts_min, os.cpu_count() or 1)
     tasks = [task for group, some in pieces.items() for task in tasks_of(group, some, wanted[group], size)]
-    return Plan(Work(None, options.place, options.selection, tuple(columns)), tasks, [])
+    others_end = None if options.ending_ms is None else Edge("ms", options.ending_ms)
+    bounds = None if others_end is None else Bounds(others_end=others_end)
+    return Plan(Work(None, options.place, options.selection, tuple(columns), None, bounds), tasks, [])

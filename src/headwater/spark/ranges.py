@@ -44,6 +44,17 @@ class File(NamedTuple):
     position_min: int
     position_max: int
     modified_ms: int
+    matched_rows: int | None = None
+    """How many of them are of chosen streams, at most; None: nobody counted them."""
+
+    @property
+    def chosen_rows(self) -> int:
+        """How many a read returns, about."""
+        return self.live_rows if self.matched_rows is None else min(self.live_rows, self.matched_rows)
+
+    @property
+    def chosen_bytes(self) -> float:
+        return self.size_bytes if self.matched_rows is None else self.size_bytes * self.chosen_rows / max(self.rows, 1)
 
     @property
     def range(self) -> Range:
@@ -90,6 +101,7 @@ def file_of(facts: dict[str, Any]) -> File:
         1 if low is None else low,
         FAR if high is None else high,
         facts["modified_ms"],
+        facts.get("matched_rows"),
     )
 
 
@@ -99,13 +111,13 @@ def reach(files: Iterable[File], wanted: Range, rows_max: int | None, bytes_max:
     Rows are taken to lie evenly over a file's positions. The position is always after the range's start, as long as
     there is anything in it.
     """
-    held = [file for file in files if file.meets(wanted)]
+    held = [file for file in files if file.meets(wanted) and file.chosen_rows]
     edges = sorted({edge for file in held for edge in _clipped(file.range, wanted)} | {wanted.until})
     steps = {edge: [0.0, 0.0] for edge in edges}
     for file in held:
         low, high = _clipped(file.range, wanted)
         span = file.position_max - file.position_min + 1
-        for index, amount in enumerate((file.live_rows, file.size_bytes)):
+        for index, amount in enumerate((file.chosen_rows, file.chosen_bytes)):
             steps[low][index] += amount / span
             steps[high][index] -= amount / span
     limits = (FAR if rows_max is None else rows_max, FAR if bytes_max is None else bytes_max)

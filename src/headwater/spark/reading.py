@@ -11,21 +11,20 @@ who reads what: planning does.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import urlencode
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headwater.lake.layout import WIDE, widened
 from headwater.lake.store import ObjectMissing, ObjectStore
 from headwater.spark.lake_file import LakeFile, extents_of, live_mask, spans
 from headwater.spark.lake_place import Place, place_of
-from headwater.spark.node import DataLoss, LogChanged, Node, NodeError, NodeRefused, of
+from headwater.spark.node import DataLoss, LogChanged, Node, NodeError, NodeRefused
 from headwater.spark.ranges import File, Piece, Range, file_of
 from headwater.spark.selection import Selection
+from headwater.spark.stream_bounds import Bounds
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -61,6 +60,8 @@ class Work(NamedTuple):
     columns: tuple[str, ...]
     """Of the lake."""
     trims: Trims | None = None
+    bounds: Bounds | None = None
+    """What of the rows is wanted beside ranges and choice."""
 
 
 class Task(NamedTuple):
@@ -144,9 +145,11 @@ def _piece(work: Work, wanted: Range, piece: Piece, file: LakeFile) -> Iterator[
             needs.add("position")
     if work.trims is not None:
         needs |= {"incarnation", "offset"}
-    for at, rows in file.rows(sorted({*work.columns, *needs}), groups):
+    within = wanted if "position" in needs else None
+    sifting = work.bounds.columns if work.bounds is not None else set()
+    for at, rows in file.rows(sorted({*work.columns, *needs, *sifting}), groups):
         mask = None if live is None else live_mask(*live, at, len(rows))
-        yield _wanted(work, rows, needs, wanted if "position" in needs else None, mask)
+        yield _wanted(work, rows, needs, within, mask)
 
 
 def _wanted(work: Work, rows: pa.Table, needs: set[str], within: Range | None, live: Any) -> pa.Table:
@@ -159,6 +162,8 @@ def _wanted(work: Work, rows: pa.Table, needs: set[str], within: Range | None, l
         masks.append(work.selection.mask(rows))
     if work.trims is not None:
         masks.append(pa.array(_kept(work.trims, rows)))
+    if work.bounds is not None:
+        masks.append(work.bounds.mask(rows))
     rows = rows.select(list(dict.fromkeys(work.columns)))
     if not masks:
         return rows
@@ -190,6 +195,11 @@ class _Answer(NamedTuple):
 def _range(work: Work, node: Node, group: int, wanted: Range) -> Iterator[pa.Table]:
     """A range from wherever its records are by now; every step is a part of it, whole."""
     at, until = wanted
+    choice = work.selection.choice()
+    # Without names of streams the node does the choosing.
+    needs = work.selection.needs(lambda column: None) if choice is None else set()
+    sifting = work.bounds.columns if work.bounds is not None else set()
+    columns = sorted({*work.columns, *needs, *sifting}) or ["seq"]
     idle = 0
     while at < until:
         idle += 1
@@ -197,12 +207,12 @@ def _range(work: Work, node: Node, group: int, wanted: Range) -> Iterator[pa.Tab
             raise NodeError(f"{node.url}: the lake changes too fast to be read from position {at} of group {group} on")
         if idle > 1:
             time.sleep(PAUSE_S)
-        answer = feed(node, group, at, until)
+        answer = feed(node, group, at, until, choice, columns)
         listing = None
         if answer is None or answer.settled_position > at:
             listing = list_files(node, group, work.place)
             # Only now can it be told whether anything settled after the listing: then it is in neither of them.
-            answer = feed(node, group, at, until) if listing.position <= at else None
+            answer = feed(node, group, at, until, choice, columns) if listing.position <= at else None
             if answer is not None and answer.lake_position != listing.position:
                 continue
         reached = answer.position if answer is not None else min(until, listing.position) if listing is not None else at
@@ -216,7 +226,6 @@ def _range(work: Work, node: Node, group: int, wanted: Range) -> Iterator[pa.Tab
                 yield from _piece(work, Range(at, reached), piece, file)
         if answer is not None and len(answer.rows):
             # What a stream has let go of is not in the feed to begin with.
-            needs = work.selection.needs(lambda column: None)
             yield _wanted(work._replace(trims=None), answer.rows, needs, None, None)
         at, idle = reached, 0
 
@@ -270,15 +279,26 @@ def _joined(extents: pa.Table) -> pa.Table:
     )
 
 
-def feed(node: Node, group: int, after: int, until: int) -> _Answer | None:
-    """Records after a position that memory holds; None when the lake has some of them."""
-    query = urlencode({"from": after, "to": until, "max_bytes": FEED_BYTES})
+def feed(
+    node: Node,
+    group: int,
+    after: int,
+    until: int,
+    choice: Mapping[str, Any] | None = None,
+    columns: Sequence[str] | None = None,
+) -> _Answer | None:
+    """Records after a position that memory holds; None when the lake has some of them. Of all streams and with all
+    columns, unless some are chosen."""
+    wanted: dict[str, Any] = {"from": after, "to": until, "max_bytes": FEED_BYTES}
+    if choice is not None:
+        wanted["choice"] = choice
+    if columns is not None:
+        wanted["columns"] = list(columns)
     try:
-        answer = node.call("GET", f"{of(group)}/feed?{query}")
+        answer = node.feed(group, wanted)
     except NodeRefused as refused:
         if refused.status == 410:
             return None
         raise
     positions = (answer.headers[f"headwater-{name}position"] for name in ("", "lake-", "settled-"))
-    rows = widened(pa.ipc.open_stream(answer.body).read_all(), WIDE.names)
-    return _Answer(rows, *(int(position) for position in positions))
+    return _Answer(pa.ipc.open_stream(answer.body).read_all(), *(int(position) for position in positions))

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from headwater.model.lineage import Incarnation, shared
 from headwater.spark.group_states import Head, Question, State, heads_in, heads_of, look, seen_in
@@ -44,7 +44,12 @@ class _Lost(NamedTuple):
 
 
 def resume(
-    node: Node, offset: Offset, fail: bool, place: Place | None = None, asked: Mapping[int, Question] = _NOTHING
+    node: Node,
+    offset: Offset,
+    fail: bool,
+    place: Place | None = None,
+    asked: Mapping[int, Question] = _NOTHING,
+    choice: Mapping[str, Any] | None = None,
 ) -> Resumed:
     """Raises DataLoss when a log does not have what the offset speaks of; unless `fail`, that is only logged.
 
@@ -54,7 +59,7 @@ def resume(
     try:
         # Without its log a group may be another node's, which may have others besides.
         if set(offset.logs) == set(offset.positions):
-            states = look(node.expecting(offset.seen), place, asked)
+            states = look(node.expecting(offset.seen), place, asked, choice)
     except (LogChanged, NodeRefused) as error:
         if isinstance(error, NodeRefused) and error.code != "no_such_group":
             raise
@@ -62,7 +67,7 @@ def resume(
     if states is None:
         there = heads_of(node)
         questions = {group: asked[group] for group in there if group in asked}
-        states = look(node.expecting(seen_in(there)), place, questions)
+        states = look(node.expecting(seen_in(there)), place, questions, choice)
     heads = heads_in(states)
     positions: dict[int, int] = {}
     lost: dict[int, _Lost] = {}

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headwater.model.choices import STREAMS_MAX
 from headwater.model.glob import Patterns, literal_prefix
 from headwater.model.names import DEFAULT_BUCKET
 from headwater.model.subscriptions import path_of
@@ -61,6 +62,25 @@ class Selection:
         if self.pattern is not None:
             return {"subscribePattern": self.pattern}
         return {} if self.bucket is None else {"bucket": self.bucket}
+
+    def choice(self) -> dict[str, Any] | None:
+        """The choice as a node is asked for it (see `model.choices`); None for one with too many names."""
+        names = self.streams if self.streams is not None else ()
+        minus = None if self.minus is None else self.minus.choice()
+        if len(names) > STREAMS_MAX or (self.minus is not None and minus is None):
+            return None
+        found: dict[str, Any] = {}
+        but: list[dict[str, Any]] = [] if minus is None else [minus]
+        if self.streams is not None:
+            found["streams"] = [f"{bucket}/{stream}" for bucket, stream in sorted(self.streams)]
+        elif self.bucket is not None:
+            found["bucket"] = self.bucket
+        else:
+            if self.pattern is not None:
+                found["pattern"] = self.pattern
+            if self.pattern is None or self.pattern.partition("/")[0] != RUNS_BUCKET:
+                but.append({"bucket": RUNS_BUCKET})
+        return {**found, **({"except": but} if but else {})}
 
     def takes(self, bucket: str, stream: str) -> bool:
         """Whether rows of that stream are wanted, as far as its name says."""

@@ -17,7 +17,16 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from headwater.spark import options as asked
 from headwater.spark.matching import check_match
 from headwater.spark.options import EARLIEST, Options
-from headwater.spark.planning import Plan, first_positions, judge, last_positions, looked_at, plan, plan_table
+from headwater.spark.planning import (
+    Plan,
+    first_positions,
+    judge,
+    last_positions,
+    looked_at,
+    plan,
+    plan_table,
+    with_bounds,
+)
 from headwater.spark.ranges import Range
 from headwater.spark.reading import Task, Work, rows_of
 from headwater.spark.rows import Shape, check, stored
@@ -51,6 +60,7 @@ def plan_batch(options: Options, columns: list[str]) -> Plan:
         return plan_table(options, columns)
     node, heads = looked_at(options, options.node)
     check_match(options, node)
+    options = with_bounds(options, node, heads, EARLIEST)
     starts = first_positions(options, node, heads, EARLIEST)
     ends = last_positions(options, heads)
     planned = plan(options, node, {group: Range(starts[group], ends[group]) for group in heads}, columns)

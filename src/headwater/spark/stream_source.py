@@ -6,6 +6,7 @@ What Spark's streaming API calls. Keeps nothing between batches: Spark's offset 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -26,17 +27,19 @@ from headwater.spark.group_states import (
     Heads,
     Loss,
     Question,
+    State,
     ends_of,
     heads_in,
     heads_of,
     look,
     offset_at,
 )
+from headwater.spark.lag import Waiting, rows_within, waiting
 from headwater.spark.matching import check_match
 from headwater.spark.node import Node
 from headwater.spark.offsets import Offset, Past, offset_of
 from headwater.spark.options import EARLIEST, LATEST
-from headwater.spark.planning import first_positions, furthest, judge, looked_at, plan
+from headwater.spark.planning import first_positions, furthest, judge, looked_at, plan, with_bounds
 from headwater.spark.ranges import FAR, Positions, Range, limits_by_group
 from headwater.spark.resuming import Resumed, resume
 from headwater.spark.rows import check, stored
@@ -73,6 +76,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planned: _Planned | None = None
         self._matched = self._warned = False
         self._selection = self._options.selection.spelled()
+        self._choice = self._options.selection.choice()
+        self._lag: dict[str, Any] | None = None
+        """What waited when the last offset was asked for."""
+        self._waiting_since_s: float | None = None
+        """When a batch began to wait for more records."""
+        self._left: Positions = {}
+        """How many records each group had left then, as far as that was counted."""
 
     @property
     def _node(self) -> Node:
@@ -84,9 +94,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._check_match()
         node, heads = looked_at(self._options, self._node)
         self._heads = heads
-        starts = first_positions(self._options, node, heads, LATEST)
-        began = {} if isinstance(self._options.starting, Mapping) else ends_of(heads)
-        return offset_at(heads, starts)._replace(began=_ahead(began, starts), selection=self._selection).json()
+        options = with_bounds(self._options, node, heads, LATEST)
+        starts = first_positions(options, node, heads, LATEST)
+        began = {} if isinstance(options.starting, Mapping) else ends_of(heads)
+        made = offset_at(heads, starts)._replace(began=_ahead(began, starts), selection=self._selection)
+        return made._replace(bounds=options.bounds if _ahead(ends_of(heads), starts) else None).json()
 
     def _check_match(self) -> None:
         """Once in a run: streams may well come later."""
@@ -112,17 +124,29 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._heads is None and (rows_max is not None or bytes_max is not None):
             self._heads = heads_of(self._node)
         highs = before.positions if past is not None else self._ends(self._heads or {})
-        questions = _questions(lows, highs, rows_max, bytes_max)
-        resumed = resume(self._node, before, self._options.fail_on_loss, self._options.place, questions)
+        questions = _questions(lows, highs, rows_max, bytes_max, self._left)
+        resumed = self._resumed(before, questions)
         heads, at = heads_in(resumed.states), resumed.positions
         self._heads = heads
+        found = waiting(resumed.states, lows)
+        self._left = _left(resumed.states, lows)
         moved = {group: position for group, position in at.items() if position != before.positions.get(group)}
         if moved and past is None:
             lows = at
+        elif past is None and _is_quiet(found, resumed.states, lows) and _same_logs(before, heads):
+            # Nothing that is asked for came. The offset follows, without a task, when its records have settled: what
+            # lies between is not looked through again and again.
+            self._lag = found.told(_now_ms(), 0)
+            return start
+        elif past is None and not moved and self._waits(found):
+            self._lag = found.told(_now_ms(), 0)
+            return start
         highs = at if past is not None else self._ends(heads)
         made = offset_at(heads, at)._replace(
             after=moved, began=_ahead(before.began, at), selection=self._selection, past=past
         )
+        if before.bounds is not None and _ahead(before.bounds.heads, at):
+            made = made._replace(bounds=before.bounds)
         if _ahead(highs, lows):
             resumed, reached = self._reached(resumed, questions, lows, highs, (rows_max, bytes_max))
             if past is not None:
@@ -133,7 +157,43 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # Without a record more it is another offset only when it says for the first time of which logs it is.
             return start
         self._planned = _Planned(made.json(), lows, resumed)
+        self._lag = found.told(_now_ms(), self._taken(resumed, questions, made.positions, found))
         return made.json()
+
+    def _waits(self, found: Waiting) -> bool:
+        """There are fewer records than a batch is to have at least, and it has not waited long enough for more."""
+        fewest = self._options.rows_min
+        if fewest is None or self._target or not found.is_certain or found.rows_count >= fewest:
+            self._waiting_since_s = None
+            return False
+        if self._waiting_since_s is None:
+            self._waiting_since_s = time.monotonic()
+        if (time.monotonic() - self._waiting_since_s) * 1000 < self._options.delay_ms:
+            return True
+        self._waiting_since_s = None
+        return False
+
+    def _resumed(self, before: Offset, questions: Mapping[int, Question]) -> Resumed:
+        options = self._options
+        return resume(self._node, before, options.fail_on_loss, options.place, questions, self._choice)
+
+    def _taken(self, resumed: Resumed, questions: Mapping[int, Question], ends: Positions, found: Waiting) -> int:
+        """How many records a batch has, about."""
+        left = 0
+        for group, question in questions.items():
+            state, end = resumed.states.get(group), ends.get(group, 0)
+            if state is None or state.matched is None or end >= state.head.position:
+                continue
+            if state.listing is None:
+                left += max(state.matched.rows_count - state.cut_rows, 0)
+                continue
+            left += sum(
+                rows_within(file.chosen_rows, file.range, Range(max(end, question.after), state.listing.position))
+                for file in state.listing.files
+            )
+            if end <= state.listing.position:
+                left += state.matched.rows_count
+        return max(found.rows_count - left, 0)
 
     def _limits(self, limit: ReadLimit) -> tuple[int | None, int | None]:
         """Rows and bytes at most."""
@@ -161,7 +221,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return resumed, {group: max(low, highs[group]) for group, low in lows.items()}
         for _ in range(2):
             reached = {
-                group: furthest(resumed.node, place, group, resumed.states[group], questions[group], highs[group])
+                group: furthest(
+                    resumed.node, place, group, resumed.states[group], questions[group], highs[group], self._choice
+                )
                 if group in questions and questions[group].after == low and not _is_nothing(questions[group])
                 else low
                 for group, low in lows.items()
@@ -169,8 +231,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if _ahead(reached, lows):
                 break
             # The limits were shared out by what the groups had left when they were last asked.
-            questions = _questions(lows, highs, *limits)
-            resumed = resumed._replace(states=look(resumed.node, place, questions))
+            questions = _questions(lows, highs, *limits, self._left)
+            resumed = resumed._replace(states=look(resumed.node, place, questions, self._choice))
         return resumed, reached
 
     def _past(self, before: Offset) -> Past | None:
@@ -200,7 +262,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> Document:
         # Spark asks for it right after the latest offset.
-        return Offset(ends_of(self._heads or heads_of(self._node))).json()
+        found = Offset(ends_of(self._heads or heads_of(self._node))).json()
+        return found if self._lag is None else {**found, "lag": self._lag}
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._heads = heads_of(self._node)
@@ -208,10 +271,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Document, end: Document) -> Sequence[InputPartition]:
         before, until = offset_of(start), offset_of(end)
-        options = self._options
+        options = self._options._replace(bounds=until.bounds)
         if until.past is not None:
             # From the earliest record on: what is gone was gone before the query began.
-            options = options._replace(selection=replace(options.selection, minus=asked.selection_of(until.past.of)))
+            minus = replace(options.selection, minus=asked.selection_of(until.past.of))
+            options = options._replace(selection=minus, bounds=None)
         resumed, wanted = self._wanted(before, until, end)
         states = {
             group: state for group, state in resumed.states.items() if group in wanted and not wanted[group].empty
@@ -239,7 +303,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if kept is not None and kept.end == end and kept.starts == starts:
             return kept.resumed, {group: Range(start, max(start, ends[group])) for group, start in starts.items()}
         questions = {group: Question(start) for group, start in starts.items()}
-        resumed = resume(self._node, until, self._options.fail_on_loss, self._options.place, questions)
+        resumed = self._resumed(until, questions)
         wanted = {}
         for group, reached in resumed.positions.items():
             # Of a batch that was planned before the log was set back only what both histories share can be read again.
@@ -252,7 +316,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if all(span.empty or questions.get(group) == Question(span.after) for group, span in wanted.items()):
             return resumed
         again = {group: Question(span.after) for group, span in wanted.items() if not span.empty}
-        return resumed._replace(states=look(resumed.node, self._options.place, again))
+        return resumed._replace(states=look(resumed.node, self._options.place, again, self._choice))
 
     def _is_loss(self, loss: Loss, wanted: Range, until: Offset) -> bool:
         """A read from the earliest record on misses nothing that was gone before it began."""
@@ -273,16 +337,38 @@ def shown(selection: Mapping[str, str]) -> str:
     return " and ".join(f"{name} {value}" for name, value in selection.items()) or "every stream"
 
 
-def _questions(lows: Positions, highs: Positions, rows_max: int | None, bytes_max: int | None) -> dict[int, Question]:
-    """What is asked of each group: its share of the limits, by how much it has left."""
+def _questions(
+    lows: Positions, highs: Positions, rows_max: int | None, bytes_max: int | None, rows: Positions
+) -> dict[int, Question]:
+    """What is asked of each group: its share of the limits, by how much it has left, in records where these are known.
+
+    A group that had none left counts as if it had one: there may be some by now."""
     left = {group: max(highs.get(group, 0) - low, 0) for group, low in lows.items()}
+    if lows.keys() <= rows.keys() and any(rows.values()):
+        left = {group: rows[group] + 1 for group in lows}
     if not any(left.values()):
         left = dict.fromkeys(lows, 1)  # nothing better is known
-    rows, sizes = (None if most is None else limits_by_group(most, left) for most in (rows_max, bytes_max))
+    counts, sizes = (None if most is None else limits_by_group(most, left) for most in (rows_max, bytes_max))
     return {
-        group: Question(low, None if rows is None else rows[group], None if sizes is None else sizes[group])
+        group: Question(low, None if counts is None else counts[group], None if sizes is None else sizes[group])
         for group, low in lows.items()
     }
+
+
+def _left(states: Mapping[int, State], lows: Positions) -> dict[int, int]:
+    """How many records each group has left, of those where that was counted."""
+    found = {group: waiting(states, {group: low}) for group, low in lows.items()}
+    return {group: one.rows_count for group, one in found.items() if one.is_certain}
+
+
+def _is_quiet(found: Waiting, states: Mapping[int, State], lows: Positions) -> bool:
+    """Nothing of what is read came, and everything since is in memory."""
+    settled = any(state.listing is not None for state in states.values())
+    return found.is_certain and not found.rows_count and not settled and set(states) == set(lows)
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
 
 
 def _is_nothing(question: Question) -> bool:

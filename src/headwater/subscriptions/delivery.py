@@ -14,6 +14,7 @@ from urllib.parse import quote
 import msgspec
 import structlog
 
+from headwater import spans
 from headwater.errors import Failure, LogUnavailable, StaleEpoch, TooManyProducers
 from headwater.histogram import Histogram
 from headwater.model import subscriptions as model
@@ -147,7 +148,10 @@ class Deliveries:
         now_s = asyncio.get_running_loop().time
         begun_s = now_s()
         try:
-            reply = await self._client.post(sub.config.url or "", headers, body, sub.config.lease_ms / 1000)
+            with spans.around("webhook", **{"headwater.subscription": sub.id}) as span:
+                if span is not None:
+                    headers.append(("traceparent", span.traceparent.decode("ascii")))
+                reply = await self._client.post(sub.config.url or "", headers, body, sub.config.lease_ms / 1000)
         finally:
             self.times.add(now_s() - begun_s)
         self.delivered_count += 1

@@ -97,7 +97,7 @@ def test_what_is_in_the_lake_is_refused(node: Node) -> None:
         assert refused.status == 410 and refused.header("stream-earliest-offset") == f"{lake:020d}"
         for query in ("from=x", "from=1&to=-1", f"from={lake}&max_bytes=1.5"):
             assert node.request("GET", f"{GROUPS}/0/{call}?{query}").status == 400, query
-        assert node.request("POST", f"{GROUPS}/0/{call}?from={lake}").status == 405
+        assert node.request("PUT", f"{GROUPS}/0/{call}?from={lake}").status == 405
     rows, _ = feed(node, f"from={lake}")
     assert [row["payload"] for row in rows] == [b"not yet"]
 

@@ -153,7 +153,8 @@ def _tables(found: Figures, width: int, lines: int) -> list[RenderableType]:
     wanted: list[tuple[int, Callable[[int], Table]]] = []
     if several:
         wanted.append((len(found.nodes), lambda rows: _nodes(found.nodes, rows)))
-    wanted.append((len(found.processes), lambda rows: _processes(found.processes, rows, several)))
+    if not several or width >= WIDE:
+        wanted.append((len(found.processes), lambda rows: _processes(found.processes, rows, several)))
     wanted.append((len(found.groups), lambda rows: _groups(found.groups, rows, several)))
     streams_width = width if width < WIDE else width // 2 - 1
     streams = (max(1, len(found.streams)), lambda rows: _streams(found.streams, rows, several, streams_width))

@@ -163,7 +163,7 @@ class Connection(asyncio.Protocol):
             self._refuse(failure)
             return
         except Exception:
-            self._refuse(faults.report("http", bytes=data[:200]))
+            self._refuse(faults.report("http", bytes_count=len(data)))
             return
         for item in parsed:
             if (
@@ -417,8 +417,10 @@ class Connection(asyncio.Protocol):
         if self._server.winding_down:
             request.keep_alive = False
         known = request.known
-        plain = known is not None and known.is_append
-        exchange = Exchange(self, request) if plain else self._server.watch.begin(self, request)
+        if known is None or not known.is_append:
+            self._server.watch.start(self, request, self._server.handle)
+            return
+        exchange = Exchange(self, request)
         self.exchanges.append(exchange)
         self._server.handle(exchange)
 

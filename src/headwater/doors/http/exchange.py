@@ -128,10 +128,12 @@ class Line(Protocol):
 class Repeated:
     """Kept with a head that was judged before: what to do with every request that begins like it (`wire.KnownHead`)."""
 
-    __slots__ = ("act",)
+    __slots__ = ("act", "in_passes")
 
-    def __init__(self, act: Callable[[Exchange], None]) -> None:
+    def __init__(self, act: Callable[[Exchange], None], in_passes: bool = False) -> None:
         self.act = act
+        self.in_passes = in_passes
+        """Many such requests are one step of the server, whose time is measured as a whole."""
 
 
 class Exchange:
@@ -263,7 +265,8 @@ class Exchange:
         An answer that has begun cannot tell it: its connection ends.
         """
         connection, request = self.connection, self.request
-        failure = faults.report("http", request_ids.of(request), method=request.method, target=request.target[:200])
+        path = request_ids.path_of(request)
+        failure = faults.report("http", request_ids.of(request), method=request.method.decode("latin-1"), path=path)
         if self not in connection.exchanges:
             return  # answered, or the client is gone
         if connection.exchanges[0] is self:

@@ -1,4 +1,4 @@
-"""What a request is called, in answers, error bodies and log lines: by its client, or by this server.
+"""What a request is called in answers, error bodies and log lines, by its client or by this server; and its path there.
 
 Owns which names of clients are taken over. Never lets anything else of what a client sends into a header or a log line:
 a name that is too long, or has other characters, is replaced.
@@ -14,6 +14,7 @@ from headwater.ports import SystemRng
 NAME = "X-Request-Id"
 HEADER = b"x-request-id"
 ID_BYTES_MAX = 128
+PATH_CHARS_MAX = 200
 _VALID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,%d}" % ID_BYTES_MAX)
 _LINE = b"\r\nX-Request-Id: "
 _rng = SystemRng()
@@ -43,3 +44,8 @@ def with_id(answer: bytes, request_id: str) -> bytes:
         return answer
     line_end = answer.find(b"\r\n")
     return b"%b%b%b%b" % (answer[:line_end], _LINE, request_id.encode("ascii"), answer[line_end:])
+
+
+def path_of(request: Request) -> str:
+    """For a log line or a span: without the query, which may hold a signature."""
+    return request.target.partition(b"?")[0][:PATH_CHARS_MAX].decode("latin-1")

@@ -53,8 +53,8 @@ _BELOW = {
 """What a bucketed stream has below it."""
 _KEYS_MAX = 65_536
 
-Page = Callable[[], Awaitable[tuple[int, str, bytes]]]
-"""A small page: (status, content type, body)."""
+Page = Callable[[bytes], Awaitable[tuple[int, str, bytes]]]
+"""A small page, in a form that the value of Accept allows: (status, content type, body)."""
 Call = Callable[[Exchange, bytes, bytes], None]
 """A handler for everything below a prefix: (exchange, rest of the path, query)."""
 
@@ -306,7 +306,7 @@ def _show(exchange: Exchange, page: Page) -> None:
 
 async def _shown(exchange: Exchange, page: Page) -> None:
     request = exchange.request
-    status, content_type, body = await page()
+    status, content_type, body = await page(request.headers.get(b"accept", b""))
     headers = [("Content-Type", content_type), ("Cache-Control", "no-store")]
     if status == 503:
         headers.append(("Retry-After", str(RETRY_AFTER_S)))

@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from headwater import spans
 from headwater.config import Settings
 from headwater.doors.http.access import Access
 from headwater.doors.http.admin_listener import Handles
@@ -17,7 +16,7 @@ from headwater.doors.http.connection import Connection
 from headwater.doors.http.exchange import Exchange
 from headwater.doors.http.respond import Responder
 from headwater.doors.http.slices import Slicer
-from headwater.doors.http.watch import Watch, Watched
+from headwater.doors.http.watch import Watch
 from headwater.doors.http.wire import Budget, Heads
 from headwater.doors.listener import Listener
 from headwater.errors import Failure
@@ -73,17 +72,6 @@ class HttpServer(Listener[Connection]):
         self.responder.renew(int(time.time()))
 
     def handle(self, exchange: Exchange) -> None:
-        if type(exchange) is Watched and exchange.span is not None:
-            before = spans.current.set(exchange.span)
-            try:
-                self._routes.handle(exchange)
-            except Failure as failure:
-                exchange.fail(failure)
-            except Exception:
-                exchange.broke()
-            finally:
-                spans.current.reset(before)
-            return
         try:
             self._routes.handle(exchange)
         except Failure as failure:

@@ -17,13 +17,12 @@ import structlog
 from headwater import spans
 from headwater.config import Settings
 from headwater.doors.http import request_ids
-from headwater.doors.http.exchange import Exchange, Line
+from headwater.doors.http.exchange import Exchange, Line, Repeated
 from headwater.doors.http.wire import Request, is_append
 from headwater.engine.batch_times import SlowBatch
 from headwater.engine.pending_answers import Waiter
 from headwater.spans import Span
 
-PATH_CHARS_MAX = 200
 SLOW_LINES_PER_S = 5
 SLOW_LINES_AT_ONCE = 20
 """Slow requests beyond it are counted, and the next line says how many they were."""
@@ -42,11 +41,30 @@ class Watch:
         self._lines = _Lines(now_s)
         self._all = self._access_log or self.slow_s < inf
 
+    def start(self, connection: Line, request: Request, handle: Callable[[Exchange], None]) -> None:
+        """Has a request handled, in its turn, that is no append with a known head."""
+        exchange = self.begin(connection, request)
+        connection.exchanges.append(exchange)
+        span = exchange.span if isinstance(exchange, Watched) else None
+        if span is None:
+            handle(exchange)
+            return
+        before = spans.current.set(span)
+        try:
+            handle(exchange)
+        finally:
+            spans.current.reset(before)
+
     def begin(self, connection: Line, request: Request) -> Exchange:
         """The exchange of a request that is no append with a known head."""
+        tracer, known = spans.tracer, request.known
+        if known is not None and tracer is None and not self._access_log:
+            # Such a head has no name. Claims and acks: the passes over a queue and the log's batches are timed instead.
+            memo = known.memo
+            if type(memo) is Repeated and memo.in_passes:
+                return Exchange(connection, request)
         headers = request.headers
         named = request_ids.HEADER in headers
-        tracer = spans.tracer
         if is_append(request) and not named and (tracer is None or TRACEPARENT not in headers):
             return Exchange(connection, request)
         if not (named or self._all or tracer is not None):
@@ -57,7 +75,7 @@ class Watch:
         exchange.id = request_ids.settled(request) if named else None
         exchange.span = None
         if tracer is not None:
-            facts = {"http.request.method": request.method.decode("latin-1"), "url.path": path_of(request)}
+            facts = {"http.request.method": request.method.decode("latin-1"), "url.path": request_ids.path_of(request)}
             span = tracer.of_request(facts["http.request.method"], headers.get(TRACEPARENT), facts)
             if span is not None:
                 exchange.span = span
@@ -87,7 +105,7 @@ class Watch:
         request = exchange.request
         facts: dict[str, object] = {
             "method": request.method.decode("latin-1"),
-            "path": path_of(request),
+            "path": request_ids.path_of(request),
             "status": int(status),
             "ms": round(took_s * 1000, 3),
         }
@@ -154,10 +172,6 @@ class _Lines:
         log.warning(event, **facts)
 
 
-def path_of(request: Request) -> str:
-    return request.target.partition(b"?")[0][:PATH_CHARS_MAX].decode("latin-1")
-
-
 def waits(request: Request) -> bool:
     """It waits for what is written later, and is not slow for that."""
     path, _, query = request.target.partition(b"?")
@@ -167,7 +181,8 @@ def waits(request: Request) -> bool:
 def _named(waiter: Waiter) -> dict[str, object]:
     if not isinstance(waiter, Exchange):
         return {}
-    facts: dict[str, object] = {"method": waiter.request.method.decode("latin-1"), "path": path_of(waiter.request)}
+    request = waiter.request
+    facts: dict[str, object] = {"method": request.method.decode("latin-1"), "path": request_ids.path_of(request)}
     if isinstance(waiter, Watched) and waiter.id is not None:
         facts["request_id"] = waiter.id
     return facts

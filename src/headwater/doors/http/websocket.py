@@ -28,6 +28,7 @@ from websockets.utils import accept_key
 
 from headwater.config import Settings
 from headwater.doors import faults
+from headwater.doors.http import request_ids
 from headwater.doors.http.connection import BODY_RATE_BYTES_PER_S
 from headwater.doors.http.exchange import Exchange
 from headwater.doors.http.headers import Headers
@@ -448,7 +449,7 @@ class WebSocket:
 
     def _broke(self) -> None:
         """Called while an exception is handled that came out of the handler."""
-        failure = faults.report("http", target=self._exchange.request.target[:200])
+        failure = faults.report("http", path=request_ids.path_of(self._exchange.request))
         self._fail(CloseCode.INTERNAL_ERROR, failure.message())
 
     def _over(self) -> None:

@@ -17,8 +17,8 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from headwater.doors.http import headers as parse
+from headwater.doors.http.admin.feed import ARROW
 from headwater.doors.http.admin.groups import GroupCalls
-from headwater.doors.http.admin.pipeline import ARROW
 from headwater.doors.http.exchange import Exchange
 from headwater.engine.checkpoint import checkpoint
 from headwater.engine.group import Group
@@ -26,6 +26,7 @@ from headwater.engine.loaded_stream import LoadedStream
 from headwater.engine.owned_group import OwnedGroup
 from headwater.errors import BadBody, BadQuery, Overloaded
 from headwater.model import json_mode, offsets
+from headwater.model.choices import Chosen
 from headwater.model.deletions import Part
 from headwater.model.names import bucket_of, stream_of
 from headwater.model.row import StreamRow
@@ -40,6 +41,8 @@ SWAPS_WAITING_MAX = 8
 FILES_MAX = 1_000
 EXTENTS_MAX = 2_000_000
 """Of one answer: about 60 MB."""
+EXTENTS_COUNTED_MAX = 50_000
+"""Looked at to say how many rows of files are those of chosen streams: about 0.1 s. Of further files nobody says."""
 STREAMS_DEFAULT, STREAMS_MAX = 10_000, 100_000
 STREAMS_BYTES_MAX = 64 << 20
 """Of the rows of one answer: a stream with many holes takes a megabyte or two."""
@@ -85,6 +88,10 @@ class Book(Protocol):
     """The catalog as it is read here (see `catalog.lake_files`)."""
 
     def row_counts(self) -> dict[str, RowCounts]: ...
+    def row_counts_from(self, first: str, prefix: str) -> dict[str, RowCounts]: ...
+    def rows_of(
+        self, files: list[str], after: int, keys: tuple[str, ...] | None, takes: Callable[[str], bool], count_max: int
+    ) -> dict[str, int]: ...
     def extents_count(self, files: list[str]) -> int: ...
     def live_parts(self, file: str) -> Iterator[Part]: ...
     def streams_after(self, sid: int, count_max: int, bytes_max: int) -> tuple[list[StreamRow], bool]: ...
@@ -96,11 +103,14 @@ class LakeCalls:
     def __init__(
         self,
         table: Callable[[], dict[str, Any]],
+        infos: Callable[[Iterable[str]], dict[str, Any]],
         place: dict[str, str | None],
         unused_ms_max: int,
     ) -> None:
         self._table = table
         """The table's files (see `lake.layout.FileInfo`). Called in a thread."""
+        self._infos = infos
+        """The same of some of them, as far as they are there."""
         self._place = place
         self._unused_ms_max = unused_ms_max
         """How long an object that nothing refers to may still be there, while the node runs."""
@@ -138,14 +148,50 @@ class LakeCalls:
             await _checkpoint(owned.group)
             return await self._thread(lambda: told(self._list(owned, position)))
 
-    def _list(self, owned: OwnedGroup, position: int) -> dict[str, Any]:
-        from headwater.lake.listing import list_files
+    async def files_after(
+        self, owned: OwnedGroup, after: int, chosen: Chosen, known: tuple[int, str] | None
+    ) -> dict[str, Any]:
+        """What is told of files with records behind a position. Takes a checkpoint only when the catalog needs one.
 
+        Of a caller who knows those up to some position, and no records in them were deleted since, only of later ones.
+        """
+        group, flusher = owned.group, _kept(owned.flusher)
+        await flusher.follow()
+        async with group.locks.relocating:
+            position = group.lake_position()
+            async with group.locks.checkpointing:
+                pass  # what one under way writes is in the catalog after it
+            if group.loaded.lake_changed or group.catalog.position < group.lineage.newest.position:
+                await _checkpoint(group)
+            seen = f"{group.lineage.newest.id}/{group.loaded.masks_count}"
+            if known is not None and known[1] == seen:
+                after = max(after, known[0])
+            told = await self._thread(lambda: self._list_after(owned, position, after, chosen))
+        return told | {"files_from": after, "seen": seen}
+
+    def _list(self, owned: OwnedGroup, position: int) -> dict[str, Any]:
         with closing(_book(owned)) as book:
             live = book.row_counts()
-        group = owned.group
+        return self._listed(owned.group, position, live, self._table() if live else {})
+
+    def _list_after(self, owned: OwnedGroup, position: int, after: int, chosen: Chosen) -> dict[str, Any]:
+        from headwater.lake.names import data_key, data_prefix
+
+        number = owned.number
+        with closing(_book(owned)) as book:
+            # A file is named by the position of its newest record.
+            live = book.row_counts_from(data_key(number, after + 1, "").removesuffix(".parquet"), data_prefix(number))
+            mine = book.rows_of(list(live), after, chosen.keys, chosen.takes, EXTENTS_COUNTED_MAX)
+        told = self._listed(owned.group, position, live, self._infos(live) if live else {})
+        for file in told["files"]:
+            file["matched_rows"] = mine.get(file["path"])
+        return told
+
+    def _listed(self, group: Group, position: int, live: dict[str, RowCounts], table: dict[str, Any]) -> dict[str, Any]:
+        from headwater.lake.listing import list_files
+
         try:
-            files = list_files(self._table() if live else {}, live)
+            files = list_files(table, live)
         except KeyError as missing:
             group.catalog.table_behind = True  # whoever took it out: the next call finds it back
             raise Overloaded(f"the table does not hold {missing}; headwater lake verify tells more") from None

@@ -1,18 +1,9 @@
-"""What the data pipeline asks of a node: the records that are not in the lake yet, and a push to settle them.
+"""What the data pipeline asks of a node beside its records: how far they reach, and a push to settle them.
 
-Owns `feed`, `cut`, `incarnations` and `flush` below `/__headwater/groups/{g}/`, `/__headwater/flush/...` and
-`/__headwater/lake`, which says what the lake holds. Never reads records from it.
+Owns `cut`, `incarnations` and `flush` below `/__headwater/groups/{g}/`, `/__headwater/flush/...` and
+`/__headwater/lake`, which says what the lake holds. Never reads records from it: `feed` is another module.
 
-The feed answers with Arrow IPC, rows as in the lake, in the order of the log:
-
-    GET /__headwater/groups/{g}/feed?from=<position>&to=<position>&max_bytes=<n>
-    Headwater-Log: 5b0c…/9d1e…           the log and its incarnation now
-    Headwater-Position: 81236            complete up to here: the next `from`
-    Headwater-Lake-Position: 70412       everything at or below this is in the lake
-    Headwater-Settled-Position: 70398    nothing after this is in the lake
-
-Where the last is above the one before, a flush has taken some streams further than others: records after `from` may be
-in the lake and not here. `cut` tells how far a number of records or bytes after a position reaches.
+`cut` tells how far a number of records or bytes after a position reaches.
 """
 
 from __future__ import annotations
@@ -23,42 +14,32 @@ from contextlib import closing
 from typing import Any
 
 from headwater.doors.http import headers as parse
+from headwater.doors.http.admin.feed import FAR, check_start
 from headwater.doors.http.admin.groups import GroupCalls
 from headwater.doors.http.exchange import Exchange
 from headwater.engine.engine import Engine
-from headwater.engine.feed import Batch
 from headwater.engine.group import Group
 from headwater.engine.hot_records import walk
 from headwater.engine.outcome_future import synced
 from headwater.engine.owned_group import OwnedGroup
-from headwater.errors import BadQuery, OffsetGone
+from headwater.errors import BadQuery
+from headwater.model.choices import Chosen
 from headwater.security import policy
 
-FEED_BYTES_DEFAULT = 16 * 1024 * 1024
-FEED_BYTES_MAX = 64 * 1024 * 1024
-FAR = 1 << 62
 _NAME_BYTES_MAX = 16_384
 """A stream that exists was named within the limit of its time."""
-ARROW = "application/vnd.apache.arrow.stream"
-
-Encode = Callable[[list[Batch], int], bytes]
-"""Batches and the group's number into Arrow IPC. Runs in a worker thread."""
 Describe = Callable[[dict[int, dict[str, int]]], dict[str, Any]]
 
 
 class Pipeline:
-    def __init__(self, engine: Engine, encode: Encode, describe: Describe | None) -> None:
+    def __init__(self, engine: Engine, describe: Describe | None) -> None:
         self._engine = engine
-        self._encode = encode
         self._describe = describe
         """Says what is in the lake, by what each group's catalog counts. Runs in a worker thread."""
         engine.questions.register("flush", self._answer_flush)
         engine.questions.register("lake_counts", self._answer_counts)
-        self._settled: dict[int, tuple[tuple[int, int, int], int]] = {}
-        """By group: when it was looked for last, and the position that was found."""
 
     def register(self, groups: GroupCalls) -> None:
-        groups.call("feed", self._feed, policy.READ_ALL)
         groups.call("cut", self._cut, policy.READ_ALL)
         groups.call("incarnations", self._incarnations, policy.READ_ALL)
         groups.call("flush", self._flush, policy.ADMIN_DO)
@@ -69,13 +50,6 @@ class Pipeline:
         facts = {"log": lineage.log, "position": owned.group.log.synced, "incarnations": lineage.incarnations}
         exchange.json(200, facts)
 
-    def _feed(self, exchange: Exchange, owned: OwnedGroup, rest: bytes, query: bytes) -> None:
-        exchange.only(b"GET", rest)
-        wanted = parse.query(query, ("from", "to", "max_bytes"))
-        start, until = parse.whole(wanted, "from", 0, FAR), parse.whole(wanted, "to", FAR, FAR)
-        bytes_max = min(parse.whole(wanted, "max_bytes", FEED_BYTES_DEFAULT, 1 << 40), FEED_BYTES_MAX)
-        exchange.run(self._answer_feed(exchange, owned.group, start, until, bytes_max))
-
     def _cut(self, exchange: Exchange, owned: OwnedGroup, rest: bytes, query: bytes) -> None:
         exchange.only(b"GET", rest)
         wanted = parse.query(query, ("from", "to", "max_rows", "max_bytes"))
@@ -83,35 +57,6 @@ class Pipeline:
         rows_max = parse.whole(wanted, "max_rows", FAR, FAR)
         bytes_max = parse.whole(wanted, "max_bytes", FAR, FAR)
         exchange.run(_answer_cut(exchange, owned.group, start, until, rows_max, bytes_max))
-
-    async def _answer_feed(self, exchange: Exchange, group: Group, start: int, until: int, bytes_max: int) -> None:
-        _check(group, start)
-        settled = self._settled_position(group)
-        walked = await walk(group, start, until, FAR, bytes_max, payload_only=False)
-        body = await asyncio.to_thread(self._encode, walked.batches, group.number)
-        headers = [
-            ("Content-Type", ARROW),
-            ("Headwater-Log", f"{group.lineage.log}/{group.lineage.newest.id}"),
-            ("Headwater-Position", str(walked.position)),
-            ("Headwater-Lake-Position", str(walked.lake_position)),
-            ("Headwater-Settled-Position", str(settled)),
-            ("Cache-Control", "no-store"),
-        ]
-        exchange.reply(exchange.responder.full(200, headers, body, exchange.request.keep_alive))
-
-    def _settled_position(self, group: Group) -> int:
-        """Nothing after it is in the lake. Costs a look at every file's name, once after each flush."""
-        # A group that left and came back counts anew: another owner may have settled something meanwhile.
-        place = group.epoch, group.lake_position(), group.settled_count
-        known = self._settled.get(group.number)
-        if known is not None and known[0] == place:
-            return known[1]
-        # A file is named by the position of its newest record.
-        names = group.catalog.files() | set(group.loaded.new_files)
-        found = [name.rpartition("/")[2].partition("-")[0] for name in names]
-        settled = max((int(digits) for digits in found if digits.isdigit()), default=0)
-        self._settled[group.number] = place, settled
-        return settled
 
     def lake(self, exchange: Exchange, rest: bytes, query: bytes) -> None:
         """`GET /__headwater/lake`: files, rows and bytes of the lake, as of the last checkpoint."""
@@ -179,19 +124,14 @@ def _counts(owned: OwnedGroup) -> dict[str, int]:
         return found
 
 
-async def cut(group: Group, start: int, until: int, rows_max: int, bytes_max: int) -> dict[str, int]:
+async def cut(
+    group: Group, start: int, until: int, rows_max: int, bytes_max: int, chosen: Chosen | None = None
+) -> dict[str, int]:
     """How far some records after `start` reach that are not in the lake yet. Raises OffsetGone."""
-    _check(group, start)
-    walked = await walk(group, start, until, rows_max, bytes_max, payload_only=True)
+    check_start(group, start)
+    walked = await walk(group, start, until, rows_max, bytes_max, payload_only=True, chosen=chosen)
     return {"position": walked.position, "rows": walked.rows_count, "bytes": walked.payload_bytes}
 
 
 async def _answer_cut(exchange: Exchange, group: Group, start: int, until: int, rows_max: int, bytes_max: int) -> None:
     exchange.json(200, await cut(group, start, until, rows_max, bytes_max))
-
-
-def _check(group: Group, start: int) -> None:
-    lake_position = group.lake_position()
-    if start < lake_position:
-        # What lies between is in the lake: an answer without it would pass for the whole.
-        raise OffsetGone(lake_position)

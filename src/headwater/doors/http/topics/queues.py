@@ -113,8 +113,8 @@ class QueueCalls:
         """By body: workers repeat theirs."""
 
     def register(self, routes: TopicRoutes, records: Records) -> None:
-        self._post(routes, "claim", WORK, self._claim_of, self._claim)
-        self._post(routes, "ack", WORK, _acks_of, self._ack)
+        self._post(routes, "claim", WORK, self._claim_of, self._claim, in_passes=True)
+        self._post(routes, "ack", WORK, _acks_of, self._ack, in_passes=True)
         self._post(routes, "nack", WORK, _nacks_of, self._nack)
         self._post(routes, "extend", WORK, _extends_of, self._extend)
         self._post(routes, "purge", Action.MANAGE, _nothing_of, self._purge)
@@ -122,14 +122,22 @@ class QueueCalls:
         routes.verb("peek", "GET", self._peek, Action.READ)
         records.jobs = self._parted
 
-    def _post(self, routes: TopicRoutes, verb: str, needs: Action, wanted: Callable[[bytes], T], act: Act[T]) -> None:
+    def _post(
+        self,
+        routes: TopicRoutes,
+        verb: str,
+        needs: Action,
+        wanted: Callable[[bytes], T],
+        act: Act[T],
+        in_passes: bool = False,
+    ) -> None:
         """`wanted` makes of a body what `act` is given; it raises BadBody."""
         engine, of = self._engine, self._queues.of
 
         def handle(exchange: Exchange, key: str, query: bytes, timing: Timing) -> None:
             known = exchange.request.known
             if known is not None:
-                known.memo = Repeated(partial(again, key))
+                known.memo = Repeated(partial(again, key), in_passes)
             begin(exchange, key, timing)
 
         def again(key: str, exchange: Exchange) -> None:

@@ -31,7 +31,7 @@ from headwater.doors.http.topics.routes import TopicRoutes, once_published, publ
 from headwater.doors.http.topics.watchers import Watchers
 from headwater.engine.engine import Engine
 from headwater.engine.loaded_stream import LoadedStream
-from headwater.errors import BadQuery, NoSuchRoute, StreamNotFound
+from headwater.errors import BadHeader, BadQuery, NoSuchRoute, StreamNotFound
 from headwater.security import policy
 from headwater.security.principals import Action, Need
 
@@ -95,7 +95,10 @@ class TopicTails:
 
     def _resumed(self, exchange: Exchange) -> Cursors:
         token = exchange.request.headers.get(b"last-event-id")
-        return {} if not token else self._cursors("Last-Event-ID", token.decode("utf-8", "replace"))
+        try:
+            return {} if not token else self._cursors("Last-Event-ID", token.decode("utf-8", "replace"))
+        except BadQuery as bad:
+            raise BadHeader(bad.name, bad.reason) from None
 
     def _cursors(self, what: str, text: str) -> Cursors:
         """Topics with the cursor of each, as in the id of an event. Raises BadQuery, BadName."""
