@@ -104,6 +104,9 @@ from headwater.topics.routers import Routers
 if TYPE_CHECKING:
     from headwater.observe.tracing import OtelTracer
 
+FILES_TLS = 10_000
+"""Connections that have not made their handshake, of all doors (see `secure_door`)."""
+
 log = structlog.get_logger("headwater")
 
 
@@ -150,7 +153,8 @@ class Node:
     ) -> str:
         """Recovers and listens; returns HOST:PORT. Raises CannotStart, LogCorrupt or LogContradiction."""
         settings, groups = self.settings, self._groups
-        _raise_file_limit(settings.connections_max + settings.s3p_connections_max)
+        own = 0 if admin is None else settings.connections_max
+        _raise_file_limit(settings.connections_max + settings.s3p_connections_max + own + FILES_TLS * settings.tls)
         rng, clock = SystemRng(), SystemClock()
         self._tracer = traces.begin(settings, f"{settings.listen}/{groups.worker}")
         store = await self._store(rng)
