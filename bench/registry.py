@@ -19,6 +19,7 @@ from bench import (
     replay,
     s3p,
     spark,
+    spark_queries,
     tls,
     topics,
     workers,
@@ -49,6 +50,12 @@ BENCHMARKS = {
         Benchmark("B9", "append p99 beside cold reads and flushes", lake.run_b9),
         Benchmark("B10", "appends to a cluster of three nodes, beside bare JetStream", cluster.run_b10, False),
         Benchmark("B11", "Spark: 10,000,000 rows of the lake, beside spark.read.parquet", spark.run_b11),
+        Benchmark(
+            "B11Q",
+            "Spark's queries: their cost to a node, planning, latency, the feed",
+            spark_queries.run_queries,
+            False,
+        ),
         Benchmark("B12", "CPU per append, with a profile", cost.run_b12),
         Benchmark("B13", "CPU per append with 1, 2 and 4 workers, and what 8 and 16 cores would do", workers.run_b13),
         Benchmark(

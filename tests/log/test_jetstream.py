@@ -183,6 +183,31 @@ def test_a_log_that_no_server_is_known_to_answer_for_is_read_as_soon_as_one_is(w
     world.run(body)
 
 
+def test_a_log_is_read_to_its_end_from_a_server_that_has_nothing_of_it_yet(world: World) -> None:
+    async def body(world: World) -> None:
+        writer = await world.process()
+        await writer.claim(1, b"claim")
+        for number in range(2, 5):
+            await writer.put(number, b"%d" % number)
+        reader = await world.process()
+        real = reader._connection.ask_for_many
+
+        async def behind(subject: str, data: bytes, within_s: float) -> Any:
+            """What a server answers that has nothing at that sequence or after it."""
+            return await real(subject, json.dumps(json.loads(data) | {"seq": 1_000}).encode(), within_s)
+
+        reader._connection.ask_for_many = behind  # type: ignore[method-assign]
+        assert await read_all(reader) == {1: b"claim", 2: b"2", 3: b"3", 4: b"4"}
+        waiting = asyncio.create_task(reader.wait(5))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        await writer.put(5, b"5")
+        await waiting
+        assert await reader.read(5, 100) == [(5, b"5")]
+
+    world.run(body)
+
+
 def test_reading_a_stream_that_was_deleted_says_so_and_without_a_connection_that_nobody_answers(world: World) -> None:
     async def body(world: World) -> None:
         writer, reader = await world.process(), await world.process()

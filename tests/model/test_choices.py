@@ -55,6 +55,15 @@ def test_a_list_of_names_that_is_too_long_is_no_choice() -> None:
     assert Selection(bucket="many", minus=Selection(streams=streams)).choice() is None
 
 
+def test_a_choice_of_buckets_alone_says_which() -> None:
+    def buckets(**given: Any) -> Any:
+        return Chosen(msgspec.convert(given, Choice)).buckets
+
+    assert buckets() == (None, ()) and buckets(bucket="a") == ("a", ())
+    assert buckets(**{"except": [{"bucket": "b"}, {"bucket": "b"}]}) == (None, ("b",))
+    assert buckets(pattern="a/**") is None is buckets(streams=["a/b"]) is buckets(**{"except": [{"pattern": "a/**"}]})
+
+
 def nested(depth: int) -> dict[str, Any]:
     return {"except": [nested(depth - 1)]} if depth else {}
 

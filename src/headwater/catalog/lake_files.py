@@ -108,6 +108,23 @@ class LakeFiles:
                     gone += of.deleted_rows(extent)
         return RowCounts(rows - gone, kept)
 
+    def rows_in(self, files: Iterable[str], bucket: str | None, but: tuple[str, ...]) -> dict[str, int]:
+        """How many rows of a bucket (None: of all) without some others each file has, by extents. SQLite counts: about
+        a microsecond for each."""
+        return {
+            name: self._rows_in(name, bucket) - sum(self._rows_in(name, one) for one in but if bucket in (None, one))
+            for name in files
+        }
+
+    def _rows_in(self, file: str, bucket: str | None) -> int:
+        of_file = "where extents.file = (select id from files where name = ?)"
+        if bucket is None:
+            found = self._db.execute(f"select sum(extents.rows) from extents {of_file}", (file,)).fetchone()
+        else:
+            query = f"select sum(extents.rows) from extents join streams using (sid) {of_file} and key > ? and key < ?"
+            found = self._db.execute(query, (file, f"{bucket}/", f"{bucket}0")).fetchone()
+        return int(found[0] or 0)
+
     def rows_of(
         self, files: list[str], after: int, keys: tuple[str, ...] | None, takes: Callable[[str], bool], count_max: int
     ) -> dict[str, int]:

@@ -373,7 +373,11 @@ class JetStreamEntries:
         return await self._stream.head()
 
     async def read(self, first: int, bytes_max: int) -> list[tuple[int, bytes]]:
-        place = self._read if self._read.number == first else await self._stream.find(first)
+        place = self._read
+        if place.number != first:
+            place = await self._stream.find(first)
+            # A server that is behind its leader would show a shorter log, or an empty one.
+            self._seen = max(self._seen, self._stream.told_last)
         entries: list[tuple[int, bytes]] = []
         parts: list[bytes] = []
         number, sequence = first, place.sequence

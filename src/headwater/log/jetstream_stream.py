@@ -77,6 +77,8 @@ class LogStream:
         if len(subjects) != 1 or not subjects[0].endswith(".log"):
             raise Refused(f"the NATS stream {self.name} has other subjects than a log ({subjects}): it is not one")
         self.subject = str(subjects[0])
+        self.told_last = 0
+        """The newest sequence when its leader was last asked where an entry is: another server may not have it yet."""
 
     @property
     def incarnation(self) -> str:
@@ -180,6 +182,7 @@ class LogStream:
         try:
             for _ in range(_LOOKS):
                 info = await self.info()
+                self.told_last = int(info["state"]["last_seq"])
                 place = await self._find(number, info["state"])
                 if place is not None:
                     return place

@@ -40,17 +40,30 @@ class BadChoice(ValueError):
 class Chosen:
     """A choice, ready to be asked. Raises BadChoice, or BadName for a name that no stream has."""
 
-    __slots__ = ("choice", "keys", "takes")
+    __slots__ = ("buckets", "choice", "keys", "takes")
 
     def __init__(self, choice: Choice) -> None:
         self.choice = choice
         self.takes = _taker(choice, DEPTH_MAX)
         """Whether a stream of that key is meant."""
+        self.buckets = _buckets(choice)
+        """Which bucket is meant (None: every one) and which are not, when the choice is about buckets alone."""
         self.keys: tuple[str, ...] | None = None
         """The only streams that can be meant, when they are named."""
         if choice.streams is not None:
             names = dict.fromkeys(flat_key(name, _NAME_BYTES_MAX) for name in choice.streams)
             self.keys = tuple(key for key in names if self.takes(key))
+
+
+def _buckets(choice: Choice) -> tuple[str | None, tuple[str, ...]] | None:
+    if choice.streams is not None or choice.pattern is not None:
+        return None
+    out: list[str] = []
+    for one in choice.but:
+        if one.bucket is None or one.but:
+            return None
+        out.append(one.bucket)
+    return choice.bucket, tuple(dict.fromkeys(out))
 
 
 def _taker(choice: Choice, depth: int) -> Callable[[str], bool]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -66,7 +66,23 @@ def read_lake(spark: SparkSession, node: Node | str, **given: str) -> DataFrame:
         frames.append(_native(spark, paths, planned.work, options, list(sifted)))
     if tasks or not frames:
         frames.append(_through_python(spark, planned.work, packed(tasks), options))
-    return reduce(lambda one, other: one.unionByName(other), frames)
+    whole = reduce(lambda one, other: one.unionByName(other), frames)
+    return whole if options.where is None else whole.where(options.where.column())
+
+
+def read_where(
+    spark: SparkSession, node: Node | str, where: str, columns: Sequence[str] = (), **given: str
+) -> DataFrame:
+    """Rows of `format("headwater")` for which conditions are true, and of them some columns: a frame with a plan of its
+    own at each call. The other options by name. Raises BadOptions when the frame is used."""
+    url = node if isinstance(node, str) else node.url
+    reader = spark.read.format("headwater").options(**{"url": url, **given, "where": where})
+    if columns:
+        from pyspark.sql.types import StructType
+
+        known = schema_of(True)
+        reader = reader.schema(StructType([known[name] for name in columns]))
+    return reader.load()
 
 
 def _split(planned: Plan, root: str | None) -> tuple[list[str], dict[Span, list[str]], list[Task]]:
@@ -80,7 +96,8 @@ def _split(planned: Plan, root: str | None) -> tuple[list[str], dict[Span, list[
         left: list[Piece] = []
         for piece in task.pieces:
             known = names.get(piece.file.path, {})
-            if selection.rules_out(known.get):
+            where = planned.work.where
+            if selection.rules_out(known.get) or (where is not None and where.rules_out(known.get)):
                 continue
             if root is None or piece.live is not None:
                 left.append(piece)

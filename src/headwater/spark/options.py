@@ -15,10 +15,12 @@ from typing import Any, NamedTuple
 from headwater.errors import BadName
 from headwater.model.glob import ANY_DEPTH_MAX, PATTERN_BYTES_MAX
 from headwater.model.names import bucket_of, flat_key, stream_of
+from headwater.spark.job_runs import RUNS_BUCKET
 from headwater.spark.lake_place import Place
 from headwater.spark.node import Node, Seen
 from headwater.spark.offsets import BESIDE, Offset, offset_of
 from headwater.spark.ranges import Positions
+from headwater.spark.row_filters import BadCondition, RowFilter, row_filter
 from headwater.spark.selection import Selection
 from headwater.spark.stream_bounds import BadDocument, Bounds, Edges, edges_of, names_streams, unnamed
 
@@ -46,6 +48,7 @@ NAMES = (
     "failOnNoMatch",
     "addedStreams",
     "includeHeaders",
+    "where",
 )
 STREAMING_ONLY = (
     "maxOffsetsPerTrigger",
@@ -112,8 +115,9 @@ class Options(NamedTuple):
     rows_min: int | None = None
     delay_ms: int = DELAY_MS_DEFAULT
     """How long a batch waits for `rows_min` records at most."""
+    where: RowFilter | None = None
     bounds: Bounds | None = None
-    """What the last four came to on the node, once it was asked."""
+    """What the beginnings and ends of streams, and a moment to end at, came to on the node, once it was asked."""
 
 
 def parse(given: Mapping[str, str]) -> Options:
@@ -134,7 +138,8 @@ def parse(given: Mapping[str, str]) -> Options:
         said = [name for name in names if name in found]
         if len(said) > 1:
             raise BadOptions(f"{' and '.join(said)} both say where to {what}: leave one out")
-    selection = _selection(found)
+    where = _where(found)
+    selection = _narrowed(_selection(found), where)
     starts = _edges(found, "startingOffsets", "startingOffsetsByTimestamp", selection)
     ends = _edges(found, "endingOffsets", "endingOffsetsByTimestamp", selection)
     if "maxTriggerDelay" in found and "minOffsetsPerTrigger" not in found:
@@ -159,6 +164,7 @@ def parse(given: Mapping[str, str]) -> Options:
         _moment("endingTimestamp", found["endingTimestamp"]) if "endingTimestamp" in found else None,
         _count(found, "minOffsetsPerTrigger"),
         _delay(found),
+        where,
     )
 
 
@@ -269,6 +275,23 @@ def _selection(found: Mapping[str, str]) -> Selection:
             f"bucket {bucket!r} has a slash: name a stream with subscribe, or several with subscribePattern"
         )
     return Selection(bucket=bucket)
+
+
+def _where(found: Mapping[str, str]) -> RowFilter | None:
+    try:
+        return row_filter(found["where"]) if "where" in found else None
+    except BadCondition as bad:
+        raise BadOptions(f"where: {bad}") from None
+
+
+def _narrowed(selection: Selection, where: RowFilter | None) -> Selection:
+    """The choice without streams of which no row comes through, where conditions name the others."""
+    bucket, streams = (None, None) if where is None else where.names()
+    if bucket is None or bucket == RUNS_BUCKET or selection not in (Selection(), Selection(bucket=bucket)):
+        return selection
+    return (
+        Selection(bucket=bucket) if streams is None else Selection(streams=frozenset((bucket, one) for one in streams))
+    )
 
 
 def _key(name: str) -> str:

@@ -282,7 +282,7 @@ def plan(
 
     `states` are what the groups answered when they were asked about records after the beginnings of these ranges.
     """
-    work = Work(node, options.place, options.selection, tuple(columns), None, options.bounds)
+    work = Work(node, options.place, options.selection, tuple(columns), None, options.bounds, options.where)
     wanted = {group: span for group, span in wanted.items() if not span.empty}
     if not wanted:
         return Plan(work, [], [])
@@ -311,6 +311,10 @@ def _part(options: Options, node: Node, group: int, wanted: Range, state: State)
             return _Part(group, [], none, hot, state, state.losses, None)
         settled = Range(wanted.after, min(wanted.until, listing.position))
         files = [file for file in listing.files if file.meets(settled) and file.matched_rows != 0]
+        earliest_ms = None if options.where is None else options.where.earliest_ms()
+        if earliest_ms is not None:
+            # Nothing in a file is younger than the file.
+            files = [file for file in files if file.modified_ms >= earliest_ms - CLOCK_SLACK_MS]
         pieces = live_pieces(node, files)
         if pieces is not None:
             # What left the files before it was asked which of their rows are live is among the losses.
@@ -376,4 +380,4 @@ def plan_table(options: Options, columns: list[str]) -> Plan:
     tasks = [task for group, some in pieces.items() for task in tasks_of(group, some, wanted[group], size)]
     others_end = None if options.ending_ms is None else Edge("ms", options.ending_ms)
     bounds = None if others_end is None else Bounds(others_end=others_end)
-    return Plan(Work(None, options.place, options.selection, tuple(columns), None, bounds), tasks, [])
+    return Plan(Work(None, options.place, options.selection, tuple(columns), None, bounds, options.where), tasks, [])

@@ -23,6 +23,7 @@ from headwater.spark.lake_file import LakeFile, extents_of, live_mask, spans
 from headwater.spark.lake_place import Place, place_of
 from headwater.spark.node import DataLoss, LogChanged, Node, NodeError, NodeRefused
 from headwater.spark.ranges import File, Piece, Range, file_of
+from headwater.spark.row_filters import RowFilter
 from headwater.spark.selection import Selection
 from headwater.spark.stream_bounds import Bounds
 
@@ -62,6 +63,13 @@ class Work(NamedTuple):
     trims: Trims | None = None
     bounds: Bounds | None = None
     """What of the rows is wanted beside ranges and choice."""
+    where: RowFilter | None = None
+
+    @property
+    def sifting(self) -> set[str]:
+        """Columns of the lake that the last two look at."""
+        parts = (self.bounds, self.where)
+        return {name for one in parts if one is not None for name in one.columns}
 
 
 class Task(NamedTuple):
@@ -134,7 +142,7 @@ def _piece(work: Work, wanted: Range, piece: Piece, file: LakeFile) -> Iterator[
             statistics = group.column(names[column]).statistics
             return (statistics.min, statistics.max) if statistics is not None and statistics.has_min_max else None
 
-        if work.selection.rules_out(bounds):
+        if work.selection.rules_out(bounds) or (work.where is not None and work.where.rules_out(bounds)):
             continue
         known = bounds("position") if not every else None
         if known is not None and (known[1] <= wanted.after or known[0] > wanted.until):
@@ -146,10 +154,16 @@ def _piece(work: Work, wanted: Range, piece: Piece, file: LakeFile) -> Iterator[
     if work.trims is not None:
         needs |= {"incarnation", "offset"}
     within = wanted if "position" in needs else None
-    sifting = work.bounds.columns if work.bounds is not None else set()
-    for at, rows in file.rows(sorted({*work.columns, *needs, *sifting}), groups):
+    if work.where is not None and "payload" in work.columns:
+        groups = [number for number in groups if _any(file, number, work.where)]
+    for at, rows in file.rows(sorted({*work.columns, *needs, *work.sifting}), groups):
         mask = None if live is None else live_mask(*live, at, len(rows))
         yield _wanted(work, rows, needs, within, mask)
+
+
+def _any(file: LakeFile, number: int, where: RowFilter) -> bool:
+    """Whether any row of a row group comes through: payloads are read only then."""
+    return any(pc.any(where.mask(rows)).as_py() for _, rows in file.rows(sorted(where.columns), [number]))
 
 
 def _wanted(work: Work, rows: pa.Table, needs: set[str], within: Range | None, live: Any) -> pa.Table:
@@ -164,6 +178,8 @@ def _wanted(work: Work, rows: pa.Table, needs: set[str], within: Range | None, l
         masks.append(pa.array(_kept(work.trims, rows)))
     if work.bounds is not None:
         masks.append(work.bounds.mask(rows))
+    if work.where is not None:
+        masks.append(work.where.mask(rows))
     rows = rows.select(list(dict.fromkeys(work.columns)))
     if not masks:
         return rows
@@ -198,8 +214,7 @@ def _range(work: Work, node: Node, group: int, wanted: Range) -> Iterator[pa.Tab
     choice = work.selection.choice()
     # Without names of streams the node does the choosing.
     needs = work.selection.needs(lambda column: None) if choice is None else set()
-    sifting = work.bounds.columns if work.bounds is not None else set()
-    columns = sorted({*work.columns, *needs, *sifting}) or ["seq"]
+    columns = sorted({*work.columns, *needs, *work.sifting}) or ["seq"]
     idle = 0
     while at < until:
         idle += 1

@@ -2,8 +2,9 @@
 
 What Spark's batch API calls. Never plans or reads itself: `planning` and `reading` do.
 
-Filters are not pushed down. Spark (4.3) keeps what was planned for one query's filters with the frame, and runs other
-queries of that frame on it: `frame.where(a).union(frame.where(b))` would lose rows of one or the other.
+Spark's filters are not pushed down. Spark (4.3) keeps what was planned for one query's filters with the frame, and runs
+other queries of that frame on it: `frame.where(a).union(frame.where(b))` would lose rows of one or the other. The
+option `where` takes their place (docs/decisions/0034).
 """
 
 from __future__ import annotations
