@@ -84,6 +84,8 @@ def encode_head(
         lines.append(b"%b: %b\r\n" % (TRACEPARENT, traceparent))
     if placed is not None:
         lines.append(b"%b: %b\r\n" % (PLACED, placed))
+    if judged:
+        lines.append(b"headwater-private: true\r\n")
     lines.append(b"\r\n")
     return b"".join(lines)
 

@@ -354,7 +354,9 @@ class DurableStreams:
         elif part.up_to_date and not part.closed:
             answer.append(("Cache-Control", "no-cache"))
         else:
-            answer.append(("Cache-Control", "public, max-age=60, stale-while-revalidate=300"))
+            # A cache in front must not hand to others what somebody was allowed to read.
+            whose = "private" if exchange.is_private else "public"
+            answer.append(("Cache-Control", f"{whose}, max-age=60, stale-while-revalidate=300"))
         if not now and _matches(exchange, etag):
             exchange.empty(304, answer)
             return
