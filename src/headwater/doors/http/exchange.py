@@ -19,11 +19,9 @@ from headwater.doors.http.wire import Request
 from headwater.engine.pending_answers import Outcome
 from headwater.errors import Failure, InternalError, MethodNotAllowed, NoSuchRoute, Overloaded
 from headwater.ports import BlobsUnavailable
-from headwater.security.principals import EVERYONE, NOBODY, PUBLIC, Identity, Need, Principal
+from headwater.security.principals import EVERYONE, NOBODY, Identity, Need, Principal
 
 T = TypeVar("T")
-PRIVATE = b"headwater-private"
-"""Of a request that is sent on: its answer is for somebody alone. A client that sends it has the same."""
 _running: set[asyncio.Task[None]] = set()
 """Tasks of exchanges under way: the event loop itself holds them only weakly."""
 
@@ -180,13 +178,6 @@ class Exchange:
     def set_principal(self, principal: Principal, needs: tuple[Need, ...] = ()) -> None:
         self._principal = principal
         self._needs = needs
-
-    @property
-    def is_private(self) -> bool:
-        """The answer is for somebody who was allowed it, and not for everybody."""
-        if self.connection.identity.unguarded:
-            return PRIVATE in self.request.headers  # as the process says that judged it
-        return self.principal.kind != PUBLIC
 
     @property
     def needs(self) -> tuple[Need, ...]:
