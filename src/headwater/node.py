@@ -414,7 +414,8 @@ class Node:
         if self._bulk_snapshots is not None:
             self._bulk_snapshots.close()
         tracer, self._tracer = self._tracer, None
-        await asyncio.to_thread(traces.end, tracer)
+        if tracer is not None:
+            await asyncio.to_thread(traces.end, tracer)
 
 
 def _answer(calls: Calls, exchange: Exchange, rest: bytes, query: bytes) -> None:
