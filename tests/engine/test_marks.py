@@ -95,6 +95,15 @@ def test_memory_holds_no_mark_of_what_the_catalog_has(monkeypatch: pytest.Monkey
         assert numbers(shore, marks, "t:tag3") == [3]
         held = marks._held[shore.group.find(KEY, False).sid]
         assert len(held) <= 16
+        post(shore, *(f"more{one}" for one in range(20)))
+        assert numbers(shore, marks, "t:more7") == [207]
+        marks.tidy()
+        assert marks._held, "the catalog knows nothing of these"
+        shore.flush()
+        await save(shore)
+        marks.tidy()
+        assert not marks._held
+        assert numbers(shore, marks, "t:more7") == [207]
 
     asked(play)
 

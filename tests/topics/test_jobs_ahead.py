@@ -151,3 +151,13 @@ def test_queues_share_a_room_and_the_one_longest_unused_forgets() -> None:
     for ahead in queues:
         ahead.forget()
     assert room.bytes == 0
+
+
+def test_what_comes_for_a_queue_that_is_gone_is_told_and_not_kept() -> None:
+    lake, room, told = Lake(), Room(), Told()
+    ahead = made(lake, room)
+    ahead.read(1, 1, 100, told)
+    ahead.close()
+    lake.answer()
+    assert told.found == [1, 2, 3, 4]
+    assert room.bytes == 0 and held(ahead) == []

@@ -275,7 +275,9 @@ class _Run:
         try:
             await settling
         except (LeaseLost, NotFound) as why:
-            log.warning("job %d ran longer than its lease; it may run twice: %s", job.seq, why)
+            log.warning(
+                "job %d may run twice: it ran longer than its lease, or the queue's node restarted: %s", job.seq, why
+            )
         except Exception as why:
             _log(logging.ERROR, "job %d is not settled and will come again: %s", job.seq, _text(why))
 

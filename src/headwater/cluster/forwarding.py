@@ -19,6 +19,7 @@ from headwater.cluster.framing import BadAnswer, ResponseFraming
 from headwater.cluster.membership import HTTP, Membership
 from headwater.errors import Failure, MemberUnavailable, OutcomeUnknown
 from headwater.histogram import Histogram
+from headwater.security.principals import PUBLIC
 from headwater.spans import Span
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ PLACED = b"headwater-placed"
 """`group/version`: the home of a stream's name says that the stream lives in that group (see `fork_placement`)."""
 _NO_CONTENT = b"HTTP/1.1 204 "
 CONNECTION = b"connection"
+AUTHORIZATION = b"authorization"
 TRACEPARENT = b"traceparent"
 REDIRECT = b"headwater-redirect"
 """`307`: a client that would rather go to the owner itself than have its request sent on."""
@@ -57,11 +59,19 @@ class ForwardedHead:
         self.version = version
 
 
-def encode_head(request: Request, size: int, placed: bytes | None = None, traceparent: bytes | None = None) -> bytes:
+def encode_head(
+    request: Request,
+    size: int,
+    placed: bytes | None = None,
+    traceparent: bytes | None = None,
+    judged: bool = False,
+) -> bytes:
     """The request's head as it is sent to its owner, for a body of `size` bytes. See `PLACED`. `traceparent` takes the
-    place of the client's."""
+    place of the client's. The credential of one that was `judged` stays here: its owner believes this process."""
     lines = [b"%b %b HTTP/%b\r\n" % (request.method, request.target, request.version.encode())]
     for name, value in request.headers.items():
+        if name == AUTHORIZATION and judged:
+            continue
         if name not in _NOT_FORWARDED and (request.keep_alive or name != CONNECTION):
             if name == TRACEPARENT and traceparent is not None:
                 continue
@@ -110,7 +120,9 @@ class Forwarder:
         request = exchange.request
         known = request.known
         span = spans.begin_part("forward", **{"headwater.member": member})
-        head = encode_head(request, len(request.body), placed, None if span is None else span.traceparent)
+        judged = not exchange.connection.identity.unguarded and exchange.principal.kind != PUBLIC
+        traceparent = None if span is None else span.traceparent
+        head = encode_head(request, len(request.body), placed, traceparent, judged)
         if span is not None:
             known = None  # the next one like it belongs to another trace
         if known is not None and placed is None and request.keep_alive:

@@ -257,8 +257,11 @@ class Engine:
         after: int = 0,
     ) -> None:
         """See `ReadsById.read`."""
-        by_id = self.group_of(stream).by_id
-        self._when_aged(stream, lambda: by_id.read(stream, ms, n, count_max, bytes_max, done, after), done)
+        by_id, held_ms = self.group_of(stream).by_id, stream.timeline.ms
+        if held_ms and ms > held_ms[0]:
+            by_id.read(stream, ms, n, count_max, bytes_max, done, after)
+        else:
+            self._when_aged(stream, lambda: by_id.read(stream, ms, n, count_max, bytes_max, done, after), done)
 
     def place_of_id(self, stream: LoadedStream, ms: int, n: int, done: Callable[[Place | Failure], None]) -> None:
         """See `ReadsById.place`."""
@@ -269,7 +272,10 @@ class Engine:
     ) -> None:
         """See `RecordReads.read`."""
         by_number = self.group_of(stream).by_number
-        self._when_aged(stream, lambda: by_number.read(stream, from_seq, count_max, bytes_max, done), done)
+        if from_seq >= stream.timeline.seq:
+            by_number.read(stream, from_seq, count_max, bytes_max, done)
+        else:
+            self._when_aged(stream, lambda: by_number.read(stream, from_seq, count_max, bytes_max, done), done)
 
     def offset_of(self, stream: LoadedStream, number: int, done: Callable[[int | Failure], None]) -> None:
         """See `RecordReads.offset_of`."""
@@ -282,12 +288,15 @@ class Engine:
             self.group_of(stream).group.apply_retention(stream)
 
     def when_aged(self, stream: LoadedStream, act: Callable[[Failure | None], None]) -> None:
-        """The same to the record, in the lake too; then `act` is called, at once if nothing had to be looked up."""
+        """The same to the record, in the lake too; then `act` is called, at once if nothing had to be looked up, with
+        the failure when the lake did not answer."""
         if stream.retention is None or self.group_of(stream).aged.apply(stream, act):
             act(None)
 
     def _when_aged(self, stream: LoadedStream, read: Callable[[], None], done: Callable[[Failure], None]) -> None:
-        """Reads when settled records that are too old have gone. Raises what `read` does when that is at once."""
+        """Reads when settled records that are too old have gone. Raises what `read` does when that is at once.
+
+        Not for reads that begin in memory: the lake must not hold them up."""
         policy = stream.retention
         if policy is None or policy.age_ms is None or stream.earliest >= stream.timeline.start:
             read()

@@ -49,6 +49,11 @@ class HeldMarks:
         """How many marks are indexed."""
         return sum(len(kind.numbers) for kind in self._kinds.values())
 
+    def is_stale(self, settled: Sequence[LabelledRun]) -> bool:
+        """The catalog knows most of it: it is made anew when somebody asks."""
+        first = settled[0].seq if settled else self.stream.timeline.seq
+        return first > self._until or first - self._first > max(STALE_MIN, (self._until - self._first) // 2)
+
     def refresh(self, settled: Sequence[LabelledRun]) -> int:
         """Indexes what came since. Returns the first number that the catalog need not know."""
         self.advance(settled, _ALL)
@@ -57,9 +62,8 @@ class HeldMarks:
     def advance(self, settled: Sequence[LabelledRun], count_max: int) -> bool:
         """Indexes some of what came since, `count_max` records at most. False: there may be more."""
         timeline = self.stream.timeline
-        first = settled[0].seq if settled else timeline.seq
-        if first > self._until or first - self._first > max(STALE_MIN, (self._until - self._first) // 2):
-            self._forget(first)
+        if self.is_stale(settled):
+            self._forget(settled[0].seq if settled else timeline.seq)
         left = count_max
         for run in settled[max(bisect_right(settled, self._until, key=_seq) - 1, 0) :]:
             left -= self._index(run.seq, run.labels, left)

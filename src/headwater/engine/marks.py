@@ -50,6 +50,12 @@ class Marks:
         self._group = group
         self._held: dict[int, HeldMarks] = {}
 
+    def tidy(self) -> None:
+        """Forgets indexes of what the catalog knows by now. Cost: that of a look at each."""
+        for sid, known in list(self._held.items()):
+            if known.is_stale(self._settled(known.stream)):
+                del self._held[sid]
+
     def make_ready(self, stream: LoadedStream) -> bool:
         """One step of indexing what memory holds of the stream and its ancestors. True: a lookup has nothing to index,
         until more comes."""

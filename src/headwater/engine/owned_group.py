@@ -129,7 +129,7 @@ class OwnedGroup:
             options.checkpoint_interval_ms,
             options.streams_loaded_max,
             told("upkeep"),
-            (lambda: None) if log is None else log.seal,
+            self._checkpointed,
         )
         self.flusher: Flusher | None = None
         self.lake_gc: LakeGc | None = None
@@ -177,6 +177,11 @@ class OwnedGroup:
     def open(self) -> None:
         """Opens the log for writing. Everything it holds is in the group."""
         self.group.log.start(self._progress)
+
+    def _checkpointed(self) -> None:
+        self.marks.tidy()
+        if self.log is not None:
+            self.log.seal()
 
     def _progress(self) -> None:
         failed_before = self.group.failed

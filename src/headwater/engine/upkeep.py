@@ -1,4 +1,4 @@
-"""Upkeep: what a group does between requests. Expires streams, takes checkpoints, seals the log.
+"""Upkeep: what a group does between requests. Expires streams and takes checkpoints.
 
 Owns the pace of that work. Never holds the event loop longer than a slice.
 """
@@ -31,10 +31,10 @@ class Upkeep:
         checkpoint_interval_ms: int,
         streams_loaded_max: int,
         report: Callable[[str], None],
-        seal: Callable[[], None] = lambda: None,
+        then: Callable[[], None] = lambda: None,
     ) -> None:
-        """`seal` is the log's, if it has one (see `FileLog.seal`)."""
-        self._seal = seal
+        """`then` is called after each checkpoint that was due, taken or not."""
+        self._then = then
         self._streams_loaded_max = streams_loaded_max
         self._group = group
         self._blobs = blobs
@@ -78,7 +78,7 @@ class Upkeep:
             await self._try_checkpoint()
             await self._delete_blobs()
             self._group.expire_unloaded(EXPIRE_SLICE)
-            self._seal()
+            self._then()
 
     async def _until_checkpoint(self) -> None:
         """The interval, or less when many streams were created: a listing walks those the catalog does not know yet.

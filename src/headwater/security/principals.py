@@ -218,7 +218,18 @@ NOBODY = Principal(PUBLIC, "nobody", ())
 class Identity:
     """Whom the requests of one connection are for."""
 
-    __slots__ = ("admitted", "credential", "credential_epoch", "epoch", "generation", "principal", "unguarded")
+    __slots__ = (
+        "admitted",
+        "credential",
+        "credential_epoch",
+        "epoch",
+        "generation",
+        "key",
+        "method",
+        "needs",
+        "principal",
+        "unguarded",
+    )
 
     def __init__(self, unguarded: bool = True) -> None:
         self.unguarded = unguarded
@@ -230,5 +241,9 @@ class Identity:
         self.credential_epoch = 0
         self.principal = NOBODY
         """The last credential that a request brought, the guard's epoch when it was judged, and whose it was."""
+        self.key: str | None = None
+        self.method = b""
+        self.needs: tuple[Need, ...] = ()
+        """The stream and method that it was allowed last, and what that needed: producers repeat both."""
         self.epoch = self.generation = 0
         """The guard's, when the answer under way was judged last."""

@@ -11,7 +11,6 @@ from headwater.engine.pending_answers import Outcome
 from headwater.engine.record_reads import TopicRecord
 from headwater.errors import Failure
 from headwater.model.queue_events import Lease
-from headwater.model.stream import Unchanged
 from headwater.topics.cohorts import Claimer, Job
 from headwater.topics.queue_jobs import QueueJobs
 
@@ -46,9 +45,11 @@ def hand_out(
     leases: dict[int, Lease],
     bytes_max: int,
     give_back: GiveBack,
-) -> None:
-    """Tells every claimer of its share, at once when memory has its jobs. The leases exist and wait for nothing: this
-    is a `Handing` of each, in fewer steps."""
+) -> Callable[[Outcome], None]:
+    """The leases exist. Whoever calls what is returned, once they are as durable as promised, has every claimer told.
+
+    This is a `Handing` of each, in fewer steps for those whose jobs are in memory.
+    """
     ready: list[tuple[Claimer, list[Job] | Handing]] = []
     for claimer, share in shares:
         handed: list[Job] | Handing | None = _at_hand(jobs, share, leases, bytes_max)
@@ -56,11 +57,18 @@ def hand_out(
             handed = Handing(jobs, claimer, share, bytes_max, give_back)
             handed.begin(leases)
         ready.append((claimer, handed))
-    for claimer, handed in ready:
-        if isinstance(handed, Handing):
-            handed.logged(Unchanged(0, False))
-        else:
-            claimer.got(handed)
+
+    def logged(outcome: Outcome) -> None:
+        for claimer, handed in ready:
+            if isinstance(handed, Handing):
+                handed.logged(outcome)
+            elif isinstance(outcome, Failure):
+                give_back([one.lease for one in handed])
+                claimer.got(outcome)
+            else:
+                claimer.got(handed)
+
+    return logged
 
 
 def _at_hand(jobs: QueueJobs, share: list[int], leases: dict[int, Lease], bytes_max: int) -> list[Job] | None:

@@ -77,6 +77,7 @@ class JobsAhead:
         self._end = 0
         """The last one of the newest; 0: what follows it is in memory, or asked for."""
         self._under_way: list[_Under] = []
+        self._closed = False
 
     def get(self, seq: int) -> TopicRecord | None:
         found = self._newest.get(seq)
@@ -108,6 +109,11 @@ class JobsAhead:
         self._sizes, self._end = (0, 0), 0
         self._room.note(self, 0)
 
+    def close(self) -> None:
+        """The queue is gone: what reads under way bring is not kept."""
+        self._closed = True
+        self.forget()
+
     def _read_on(self) -> None:
         number, self._end = self._end, 0
         stream = self._stream
@@ -124,7 +130,7 @@ class JobsAhead:
 
     def _ended(self, under: _Under, found: list[TopicRecord] | Failure) -> None:
         self._under_way.remove(under)
-        if found and not isinstance(found, Failure):
+        if found and not isinstance(found, Failure) and not self._closed:
             self._keep(found)
         for got in under.waiting:
             got(found)

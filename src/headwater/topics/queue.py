@@ -39,7 +39,7 @@ from headwater.model.stream import Unchanged
 from headwater.model.topics import QueueConfig
 from headwater.topics.acks import Acks, Done, Pairs, Told
 from headwater.topics.cohorts import Claimer, Line
-from headwater.topics.handing import Answer, Handing, hand_out
+from headwater.topics.handing import Answer, hand_out
 from headwater.topics.jobs_ahead import Room
 from headwater.topics.queue_figures import QueueFigures
 from headwater.topics.queue_jobs import QueueJobs
@@ -266,27 +266,17 @@ class Queue:
     def _hand_out(self, shares: list[tuple[Claimer, list[int]]], event: Passed) -> bool:
         """Commits a pass and has its jobs told of. True: workers stand in line again, who may get more."""
         begun_s = self._clock.monotonic_s()
-        leave = self._line.leave
-        if not self.config.leases_durable:
-            self.commit(event)
+
+        def logged(outcome: Outcome) -> None:
             self.figures.hand_times.add(self._clock.monotonic_s() - begun_s, len(shares))
-            for claimer, _ in shares:
-                leave(claimer)
-            hand_out(self.jobs, shares, self.state.leases, self._bytes_max, self.give_back)
-        else:
-            handings = [Handing(self.jobs, who, share, self._bytes_max, self.give_back) for who, share in shares]
+            tell(outcome)
 
-            def logged(outcome: Outcome) -> None:
-                self.figures.hand_times.add(self._clock.monotonic_s() - begun_s, len(handings))
-                for handing in handings:
-                    handing.logged(outcome)
-
-            answer = Answer(logged)
-            self.commit(event, answer)
-            for handing in handings:
-                leave(handing.claimer)
-                handing.begin(self.state.leases)  # to commit may have made them anew
-            answer.release()
+        answer = Answer(logged)
+        self.commit(event, answer)
+        for claimer, _ in shares:
+            self._line.leave(claimer)
+        tell = hand_out(self.jobs, shares, self.state.leases, self._bytes_max, self.give_back)
+        answer.release()
         again = [claimer for claimer, _ in shares if claimer.stays]
         if event.expired or event.dead:
             again += self._workers.values()
@@ -477,7 +467,7 @@ class Queue:
         if self.closed:
             return
         self.closed = True
-        self.jobs.ahead.forget()
+        self.jobs.ahead.close()
         self._on_closed(self)
         self.refuse_all(failure)
 

@@ -142,7 +142,7 @@ class Queues:
                 if queue.stream.sid not in leases.states:
                     self._engine.unfollow(queue.stream, queue)
                     queue.closed = True
-                    queue.jobs.ahead.forget()
+                    queue.jobs.ahead.close()
                     self._forget(queue)
         self._looked_count = len(self._by_sid)
 

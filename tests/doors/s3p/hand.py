@@ -32,6 +32,9 @@ class HandTransport:
         assert not self.closed and not self.eof, "written to after the end"
         self.written += data
 
+    def can_write_eof(self) -> bool:
+        return True
+
     def write_eof(self) -> None:
         self.eof = True
 

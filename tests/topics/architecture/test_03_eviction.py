@@ -134,6 +134,24 @@ def test_age_is_exact_to_the_record_at_every_door_while_its_piece_is_still_there
     hold_floors(topic)
 
 
+def test_a_reader_of_the_tail_does_not_wait_for_the_lake_to_tell_ages(tmp_path: Path) -> None:
+    """§3.6, the hard invariant: "cold reads may degrade historical reads but never affect writes or live delivery"."""
+    with Node.started(tmp_path, flags=["--s3p", "127.0.0.1:0"]) as node:
+        topic = new_topic(node)
+        write_old(topic, 1, 2, 3)
+        topic.write(4, 5, 6)
+        settle(node)
+        for file in (node.data_directory / "lake").rglob("*.parquet"):
+            file.unlink()
+        told(topic.request("PATCH", body={"ttl_ms": HOUR_MS}))
+        with topic.tail("?from_seq=6") as tail:
+            topic.write(7)
+            assert [one["data"] for one in tail.next()["records"]] == [7]
+        assert topic.data(from_seq=6) == [7]
+        assert topic.state()["head_seq"] == 7
+        assert topic.request("GET", "/diff?from_seq=0").status == 503
+
+
 @pytest.mark.parametrize("bound", ["records", "bytes", "age"])
 def test_deleted_records_are_not_evicted(new: New, bound: str) -> None:
     """§3.3: "Popping already-deleted front slots is not eviction and does not advance evict_floor (only

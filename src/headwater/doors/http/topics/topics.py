@@ -91,7 +91,9 @@ class Topics:
         def aged(_: None) -> None:
             self._show(exchange, 200, stream, timing)
 
-        self._engine.when_aged(stream, exchange.told(aged))
+        show = exchange.told(aged)
+        # Without the lake what is known is shown.
+        self._engine.when_aged(stream, lambda failure: show(None))
 
     def _patch(self, exchange: Exchange, key: str, query: bytes, timing: Timing) -> None:
         def configured(_: Outcome) -> None:
