@@ -11,6 +11,7 @@ from headwater.engine.marks import Marks
 from headwater.model.commands import Append, Create, DeleteRecords, Fork, Trim
 from headwater.model.holes import Run
 from headwater.model.labels import Labels
+from headwater.model.stream_state import Stream
 from tests.engine import KEY
 from tests.engine.shore import Shore, asked, save
 
@@ -54,6 +55,30 @@ def test_a_mark_is_found_wherever_its_record_is(monkeypatch: pytest.MonkeyPatch)
             ("t:a", Run(4, 5, 4, 5)),
         ]
         assert [one.run.first for one in marks.find_between(stream, "t:b", "t:c", 9)] == [2, 6]
+
+    asked(play)
+
+
+def test_a_step_over_many_records_with_one_mark_looks_at_no_more_than_it_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at: list[int] = []
+    run = Marks._run
+
+    def count(self: Marks, stream: Stream, number: int) -> Run:
+        looked_at.append(number)
+        return run(self, stream, number)
+
+    monkeypatch.setattr(Marks, "_run", count)
+
+    async def play(shore: Shore) -> None:
+        shore.create()
+        marks = Marks(shore.group)
+        post(shore, *["a", "b"] * 100)
+        stream, after, found = shore.group.find(KEY, False), ("", -1), []
+        while some := marks.find_prefix(stream, "t:", 30, after):
+            found += [(one.mark, one.run.first) for one in some]
+            after = found[-1]
+        assert found == sorted(("t:" + "ab"[number % 2], number) for number in range(200))
+        assert len(looked_at) == 200
 
     asked(play)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headwater.spark.node import DataLoss
+from headwater.spark.node import Node as Calls
 from headwater.spark.options import BadOptions, for_batch, for_streaming
 from headwater.spark.rows import schema_of
 from headwater.spark.source import Reader
@@ -66,10 +67,8 @@ def ms_of(row: Row) -> int:
     return int(row["timestamp"].timestamp() * 1000 + 0.5)
 
 
-@pytest.mark.parametrize("what", ["as it is", "settled", "killed"])
-def test_a_stream_begins_and_ends_where_http_does(node: Node, what: str) -> None:
-    written(node)
-    settle_or_kill(node, what)
+def check_edges(node: Node) -> None:
+    """Beginnings and ends of streams, against HTTP."""
     whole = batch(node, bucket="orders")
     assert_shown(node, KEYS[:3], whole)
     a, b, last = of(whole, "orders/a"), of(whole, "orders/b"), of(whole, "orders/json")
@@ -86,6 +85,29 @@ def test_a_stream_begins_and_ends_where_http_does(node: Node, what: str) -> None
     assert in_order(found) == [*a, *b[:7], *last]
     both = {"startingOffsets": json.dumps({"orders/b": b[2]["offset"]}), "endingOffsets": json.dumps({"orders/b": end})}
     assert of(batch(node, subscribe="orders/b", **both), "orders/b") == b[2:7]
+
+
+@pytest.mark.parametrize("what", ["as it is", "settled", "killed"])
+def test_a_stream_begins_and_ends_where_http_does(node: Node, what: str) -> None:
+    written(node)
+    settle_or_kill(node, what)
+    check_edges(node)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(300)
+def test_it_does_so_after_a_compaction_and_what_retention_took(spark: SparkSession, node: Node) -> None:
+    from headwater.spark.jobs.compact import compact
+
+    written(node)
+    flush(node)
+    offset = of(batch(node, bucket="orders"), "orders/b")[2]["offset"]
+    assert compact(spark, Calls(node.url), min_files=2)["swaps"]
+    check_edges(node)
+    with node.connect() as connection:
+        snapshot(connection, "orders/b", offset)
+        fill(connection, KEYS, 1, first=10)
+    check_edges(node)
 
 
 def test_a_moment_of_each_stream_is_its_first_record_of_then_or_later(node: Node) -> None:

@@ -19,7 +19,7 @@ from headwater.spark.row_filters import BadCondition, row_filter
 from headwater.spark.selection import Selection
 from tests.lake.on_a_node.surface import flush
 from tests.spark.queries import Query
-from tests.spark.reads import fill, in_order, rows_of
+from tests.spark.reads import fill, in_order, load, rows_of
 from tests.spark.test_from_kafka import batch
 from tests.support.node import Node
 
@@ -164,7 +164,7 @@ def test_a_read_with_conditions_is_the_whole_without_the_other_rows(written: Nod
 def test_frames_with_conditions_do_not_get_in_each_others_way(spark: SparkSession, written: Node) -> None:
     from headwater.spark.native_read import read_lake, read_where
 
-    whole = in_order(batch(written))
+    whole = in_order(rows_of(load(spark, written)))
     calls = Calls(written.url)
     for text, keeps in cases(whole):
         expected = [row for row in whole if keeps(row)]

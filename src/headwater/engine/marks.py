@@ -76,7 +76,8 @@ class Marks:
             if number < fresh and held_by.cold_end > held_by.fork_at:
                 self._from_catalog(stream, held_by.sid, mark, number, min(high, fresh), count_max, found)
             numbers = known.numbers(mark)
-            for one in numbers[bisect_left(numbers, max(number, fresh)) :]:
+            for index in range(bisect_left(numbers, max(number, fresh)), len(numbers)):
+                one = numbers[index]
                 if one >= high or len(found) >= count_max:
                     break
                 if not stream.holes.holds(one):
@@ -141,8 +142,14 @@ class Marks:
         held: list[Marked] = []
         first = max(first, fresh)
         for mark in known.between(max(low, after[0]), high):
-            for number in known.numbers(mark):
-                if first <= number < last and (mark, number) > after and not stream.holes.holds(number):
+            numbers = known.numbers(mark)
+            # Many records may have one mark: those before the place are not looked through again.
+            start = bisect_left(numbers, max(first, after[1] + 1) if mark == after[0] else first)
+            for index in range(start, len(numbers)):
+                number = numbers[index]
+                if number >= last or len(held) >= count_max:
+                    break
+                if not stream.holes.holds(number):
                     held.append(Marked(mark, self._run(held_by, number)))
             if len(held) >= count_max:
                 break

@@ -66,8 +66,7 @@ def read_lake(spark: SparkSession, node: Node | str, **given: str) -> DataFrame:
         frames.append(_native(spark, paths, planned.work, options, list(sifted)))
     if tasks or not frames:
         frames.append(_through_python(spark, planned.work, packed(tasks), options))
-    whole = reduce(lambda one, other: one.unionByName(other), frames)
-    return whole if options.where is None else whole.where(options.where.column())
+    return reduce(lambda one, other: one.unionByName(other), frames)
 
 
 def read_where(
@@ -161,6 +160,8 @@ def _native(
         gone = F.broadcast(spark.createDataFrame(rows, "trimmed bigint, earliest bigint"))
         trimmed = (F.col("incarnation") == F.col("trimmed")) & (F.col("offset") < F.col("earliest"))
         frame = frame.join(gone, trimmed, "left_anti")
+    if work.where is not None:
+        frame = frame.where(work.where.column())
     names = schema_of(options.with_headers).fieldNames()
     shown = {name: F.col(f"`{name}`") for name in KINDS if name != "timestamp"}
     shown["timestamp"] = F.timestamp_millis(F.col("ts_ms")).alias("timestamp")

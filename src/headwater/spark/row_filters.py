@@ -80,7 +80,7 @@ class Condition(NamedTuple):
     def column_of_spark(self) -> Any:
         from pyspark.sql import functions as F
 
-        column = F.col(f"`{self.column}`")
+        column = F.timestamp_millis(F.col("ts_ms")) if self.column == MOMENT else F.col(f"`{self.column}`")
         values = [F.timestamp_micros(F.lit(value)) if self.column == MOMENT else F.lit(value) for value in self.values]
         if self.sign == "null":
             return column.isNull()
@@ -131,7 +131,7 @@ class RowFilter(NamedTuple):
         return False
 
     def column(self) -> Any:
-        """The same as Spark says it."""
+        """The same as Spark says it of the lake's columns."""
         from pyspark.sql import functions as F
 
         whole = F.lit(True)

@@ -112,7 +112,7 @@ class Queue:
         """A job that is scheduled for later is delayed, whether a claim has come to it or not."""
         self.sweep()
         counts = self.state.counts(self.jobs.live_count)
-        ahead = min(counts.ready, self.jobs.scheduled_count(self.state.claim_cursor, self.now_ms()))
+        ahead = min(counts.ready, sum(1 for _ in self.jobs.scheduled(self.state.claim_cursor, self.now_ms())))
         return msgspec.structs.replace(counts, ready=counts.ready - ahead, delayed=counts.delayed + ahead)
 
     def sweep(self) -> None:

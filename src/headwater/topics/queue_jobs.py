@@ -14,7 +14,7 @@ changes a stream.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from headwater.engine.engine import Engine
 from headwater.engine.loaded_stream import LoadedStream
@@ -108,17 +108,19 @@ class QueueJobs:
         self._times_until = self._looking_until
         return True
 
-    def scheduled_count(self, cursor: int, now_ms: int) -> int:
-        """How many jobs from `cursor` on have a time that has not come; no more than `SCHEDULED_MAX` are counted."""
+    def scheduled(self, cursor: int, now_ms: int) -> Iterator[tuple[int, int]]:
+        """Jobs from `cursor` on whose time has not come, the next one first: (ms, seq). No more than `SCHEDULED_MAX`
+        times are looked at."""
         marks = self._engine.marks_of(self.stream)
-        after, total, head = (due_mark(now_ms), 1 << 62), 0, self.head_seq
+        after, head = (due_mark(now_ms), 1 << 62), self.head_seq
         for _ in range(SCHEDULED_MAX // TIMES_COUNT):
             found = marks.find_between(self.stream, DUE, _DUE_END, TIMES_COUNT, after)
-            total += sum(cursor <= one.run.last <= head for one in found)
+            for mark, run in found:
+                if cursor <= run.last <= head:
+                    yield int(mark[len(DUE) :]), run.last
             if len(found) < TIMES_COUNT:
                 break
             after = found[-1].mark, found[-1].run.first
-        return total
 
     # ---- what each is -----------------------------------------------------------------------------------------------
 

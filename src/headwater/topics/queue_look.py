@@ -4,13 +4,14 @@ Owns which jobs are shown of each state. Never changes a queue.
 
     ready      those that come back first, then those that were never handed out, in the order they will be
     leased     by number
-    delayed    by the time they are ready at: given back with a delay, or scheduled and come to by a claim
+    delayed    by the time they are ready at: given back with a delay, or scheduled
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from heapq import nsmallest
+from itertools import chain, islice
 from typing import NamedTuple
 
 from headwater.engine.record_reads import TopicRecord
@@ -34,8 +35,9 @@ def look(queue: Queue, state: str, limit: int, bytes_max: int, done: Callable[[L
     if state == "leased":
         seqs = nsmallest(limit, queue.state.leases)
     elif state == "delayed":
-        delayed = queue.state.delayed
-        seqs = nsmallest(limit, delayed, key=lambda seq: (delayed[seq], seq))
+        held = queue.state
+        ahead = islice(queue.jobs.scheduled(held.claim_cursor, queue.now_ms()), limit)
+        seqs = [seq for _, seq in nsmallest(limit, chain(((ms, seq) for seq, ms in held.delayed.items()), ahead))]
     else:
         try:
             seqs = _ready(queue, limit)

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.doors.http.topics.surface import Topic, new_topic, told
-from tests.doors.http.topics.test_queues import HOUR_MS, Jobs, ack, claim, counts, held, post
+from tests.doors.http.topics.test_queues import HOUR_MS, ack, claim, counts, held, post
+from tests.doors.http.topics.test_work import Jobs
 from tests.support.node import Node
 
 

@@ -388,8 +388,10 @@ def _peeked(queue: Queue, state: str, records: list[TopicRecord]) -> list[bytes]
             more += b',"deadline_ms":%d' % lease.deadline_ms
             if lease.node is not None:
                 more += b',"claimed_by":' + encode(lease.node)
-        if state == "delayed" and one.seq in queue.state.delayed:
-            more += b',"ready_ms":%d' % queue.state.delayed[one.seq]
+        scheduled_ms = None if one.labels is None else one.labels.deliver_at_ms
+        ready_ms = queue.state.delayed.get(one.seq, scheduled_ms)
+        if state == "delayed" and ready_ms is not None:
+            more += b',"ready_ms":%d' % ready_ms
         found.append(b'{"seq":%d,%b,%b' % (one.seq, more, text))
     return found
 
