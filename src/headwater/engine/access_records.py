@@ -9,8 +9,6 @@ is meant was made, ms.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import msgspec
 
 from headwater.security.principals import Scope
@@ -88,7 +86,8 @@ class AccessRecords:
         self._ended: dict[str, None] = {}
         """Revoked keys, the first first."""
         self._changes: dict[str, bytes | None] = {}
-        self.on_change: Callable[[], None] = lambda: None
+        self.version = 0
+        """Grows with every change."""
 
     # ---- the Domain ---------------------------------------------------------------------------------------------
 
@@ -113,7 +112,7 @@ class AccessRecords:
         else:
             self.public.pop(event.bucket, None)
             self._changes[_PUBLIC + event.bucket] = None
-        self.on_change()
+        self.version += 1
 
     def restore(self, things: dict[str, bytes]) -> None:
         for name, row in things.items():
@@ -123,7 +122,7 @@ class AccessRecords:
                 self.public[name.removeprefix(_PUBLIC)] = _decode_ms(row)
         ended = [(key.ended_ms, id) for id, key in self.keys.items() if key.ended_ms is not None]
         self._ended = {id: None for _, id in sorted(ended)}
-        self.on_change()
+        self.version += 1
 
     def changes(self) -> dict[str, bytes | None]:
         changes, self._changes = self._changes, {}

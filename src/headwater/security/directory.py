@@ -73,6 +73,8 @@ class Directory:
         self._questions = engine.questions
         self._heard_s = engine.clock.monotonic_s()
         self._digest = b""
+        self._made: tuple[AccessRecords, int, list[str], bytes, Copy] | None = None
+        """What was told last where the directory is: everybody asks three times a second, and it seldom changes."""
         self._tasks: set[asyncio.Task[None]] = set()
         register = engine.questions.register
         register("access_copy", self._answer_copy)
@@ -155,8 +157,7 @@ class Directory:
             self._guard.learn(copy)
 
     async def _answer_copy(self, known: bytes) -> tuple[bytes, Copy | None]:
-        copy = self._copy()
-        digest = _digest(copy)
+        digest, copy = self._copy()
         return digest, None if digest == known else copy
 
     async def _answer_told(self) -> None:
@@ -250,11 +251,14 @@ class Directory:
 
     # ---- inside -------------------------------------------------------------------------------------------------
 
-    def _copy(self) -> Copy:
-        """What is in force. A bucket that was deleted, and made again, is another one."""
+    def _copy(self) -> tuple[bytes, Copy]:
+        """What is in force, and a hash of it. A bucket that was deleted, and made again, is another one."""
         records = self._records()
-        public = [name for name, made_ms in records.public.items() if self._created_ms(name) == made_ms]
-        return Copy(dict(records.keys), sorted(public))
+        public = sorted(name for name, made_ms in records.public.items() if self._created_ms(name) == made_ms)
+        if self._made is None or self._made[0] is not records or self._made[1:3] != (records.version, public):
+            copy = Copy(dict(records.keys), public)
+            self._made = records, records.version, public, _digest(copy), copy
+        return self._made[3], self._made[4]
 
     def _created_ms(self, bucket: str) -> int | None:
         """Of a bucket that was made by name; one that is only there while it has streams cannot be public."""

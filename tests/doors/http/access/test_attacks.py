@@ -307,6 +307,17 @@ def test_a_router_is_there_for_whoever_could_have_made_it(node: Guarded) -> None
     assert node.ask(enough, "DELETE", "/v0/routers/r").status == 200
 
 
+def test_dead_letters_go_where_whoever_configures_the_queue_may_write(node: Guarded) -> None:
+    token = node.key("read,append,create,manage:mine")
+    for dead, status in (("shop/secret", 403), ("mine/dead", 201), ("shop%2Fsecret", 403)):
+        body = json.dumps({"queue": {"dead_letter": dead}}).encode()
+        assert node.ask(token, "PUT", f"/v0/topics/mine/jobs-{status}-{len(dead)}", body).status == status
+    path = "/v0/topics/mine/jobs-201-9"
+    for method in ("PATCH", "PUT"):
+        body = json.dumps({"queue": {"dead_letter": "shop/eu"}}).encode()
+        assert code(node.ask(token, method, path, body)) == "forbidden"
+
+
 def test_a_public_bucket_may_be_read_until_it_is_made_anew(node: Guarded) -> None:
     node.call("PUT", "/news")
     assert node.ask(node.admin, "PUT", "/v1/stream/news/a", b"news", TEXT).status == 201

@@ -119,6 +119,17 @@ class Configs:
         retention, topic = self._merged(stream.key, given, *present)
         return Configure(None if retention == Retention() else retention, topic)
 
+    def writes_to(self, body: bytes) -> str | None:
+        """The key of another topic that one with this configuration writes to: its dead letters. Raises BadBody."""
+        queue = self._given(body).queue
+        name = None if queue is UNSET or queue is None else queue.dead_letter
+        if name is UNSET or name is None:
+            return None
+        try:
+            return topic_key(name, self._name_bytes_max)
+        except (BadName, UnicodeEncodeError) as bad:
+            raise BadBody(f"queue.dead_letter: {getattr(bad, 'reason', 'not a name')}") from None
+
     def shown(self, stream: Stream) -> dict[str, object]:
         retention, topic = stream.retention or Retention(), stream.topic or TopicConfig()
         queue = topic.queue

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from headwater.doors.http.access import Access
+from headwater.doors.http.access import Access, demand
 from headwater.doors.http.exchange import Exchange
 from headwater.doors.http.topics.answers import Timing
 from headwater.doors.http.topics.paths import TopicPath, topic_path
@@ -23,7 +23,7 @@ from headwater.engine.loaded_stream import LoadedStream
 from headwater.engine.outcome_future import OutcomeFuture
 from headwater.errors import MethodNotAllowed, NoSuchRoute
 from headwater.security.policy import Rule, of_stream
-from headwater.security.principals import Action
+from headwater.security.principals import Action, Need
 
 PREFIX = "/v0/"
 _PATHS_MAX = 65_536
@@ -34,6 +34,8 @@ Page = Callable[[Exchange, bytes, bytes, Timing], None]
 """Handles any other: (exchange, rest of the path, query, what time goes to)."""
 Where = Callable[[Exchange, str, Callable[[], None]], None]
 """Calls something in the process where a stream lives. See `Routes.where`."""
+Also = Callable[[bytes], list[Need]]
+"""What a request's body needs. Raises Failure when it cannot be read."""
 Handler = TypeVar("Handler")
 
 
@@ -41,6 +43,7 @@ class TopicRoutes:
     def __init__(self, name_bytes_max: int, where: Where, access: Access | None = None) -> None:
         self.access = Access() if access is None else access
         self._rules: dict[str, Rule] = {}
+        self._also: dict[tuple[str, bytes], Also] = {}
         self._page_rules: dict[bytes, Rule] = {}
         self._name_bytes_max = name_bytes_max
         self._where = where
@@ -49,14 +52,19 @@ class TopicRoutes:
         self._pages: dict[bytes, dict[bytes, Page]] = {}
         self._paths: dict[bytes, TopicPath] = {}
 
-    def verb(self, name: str, method: str, of: Of, needs: Action, anywhere: bool = False) -> None:
-        """Serves /v0/topics/{topic}/{name}; the empty name is the topic itself. `needs`: what a client must be allowed.
+    def verb(
+        self, name: str, method: str, of: Of, needs: Action, anywhere: bool = False, also: Also | None = None
+    ) -> None:
+        """Serves /v0/topics/{topic}/{name}; the empty name is the topic itself. `needs`: what a client must be allowed;
+        `also`: what the body asks for beside that.
 
         `anywhere`: it is served in the process that the request came to, wherever the topic lives.
         """
         route = f"{PREFIX}topics/{{topic}}" + (f"/{name}" if name else "")
         self.access.policy.state(route, of_stream(method, needs))
         self._rules[name] = self.access.policy.rule(route)
+        if also is not None:
+            self._also[name, method.encode()] = also
         self._verbs.setdefault(name, {})[method.encode()] = of
         if anywhere:
             self._anywhere.add(name)
@@ -88,7 +96,14 @@ class TopicRoutes:
             rule = self._rules.get(path.verb)
             if rule is None:
                 raise NoSuchRoute
-            self.access.stream(exchange, rule, path.key)
+            also = self._also.get((path.verb, exchange.request.method))
+            if also is None:
+                self.access.stream(exchange, rule, path.key)
+            else:
+                action = self.access.action(exchange, rule)
+                self.access.identify(exchange)
+                demand(exchange, Need(action, path.key))
+                demand(exchange, *also(exchange.request.body))
         elif (rule := self._page_rules.get(name)) is not None:
             self.access.ruled(exchange, rule)
         else:

@@ -60,11 +60,16 @@ class Topics:
         engine.questions.register(QUESTION, self._answer_page)
 
     def register(self, routes: TopicRoutes) -> None:
-        routes.verb("", "PUT", self._put, Action.CREATE)
+        routes.verb("", "PUT", self._put, Action.CREATE, also=self._writes_to)
         routes.verb("", "GET", self._get, Action.READ)
-        routes.verb("", "PATCH", self._patch, Action.MANAGE)
+        routes.verb("", "PATCH", self._patch, Action.MANAGE, also=self._writes_to)
         routes.verb("", "DELETE", self._delete, Action.MANAGE)
         routes.page("topics", "GET", self._list, policy.TOPICS)
+
+    def _writes_to(self, body: bytes) -> list[Need]:
+        """What a configuration needs beside its topic: jobs that are dead are written to another one."""
+        other = self._configs.writes_to(body)
+        return [] if other is None else [Need(Action.APPEND | Action.CREATE, other)]
 
     def _put(self, exchange: Exchange, key: str, query: bytes, timing: Timing) -> None:
         command = self._configs.create(key, exchange.request.body)
