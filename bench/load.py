@@ -6,6 +6,7 @@ Owns the timed window and its latencies; knows no peer by name and never retries
 import asyncio
 import gc
 import signal
+import ssl
 import subprocess
 import time
 from collections import Counter
@@ -26,6 +27,8 @@ class Load:
     def __init__(self, spec: dict) -> None:
         self.spec = spec
         self.port: int = spec["port"]
+        authority = spec.get("tls_authority")
+        self.tls = None if authority is None else ssl.create_default_context(cafile=authority)
         self.latencies_ns: list[int] = []
         self.refused: Counter[int] = Counter()
         self.lost = 0
@@ -36,7 +39,7 @@ class Load:
         """Create one stream per connection and build the requests that each connection repeats, in their order."""
         content_type, body = self.spec["content_type"], self.spec["body"].encode()
         streams = [f"{self.spec['prefix']}/{n:05d}" for n in range(self.spec["connections"])]
-        with Exchange(self.port) as exchange:
+        with Exchange(self.port, tls=self.tls) as exchange:
             for stream in streams:
                 exchange.create(stream, content_type)
         self.ports = self._ports(streams)
@@ -58,7 +61,7 @@ class Load:
         loop = asyncio.get_running_loop()
         appenders = [Appender(self, repeated) for repeated in requests]
         for appender, port in zip(appenders, self.ports, strict=True):
-            await loop.create_connection(lambda appender=appender: appender, "127.0.0.1", port)
+            await loop.create_connection(lambda appender=appender: appender, "127.0.0.1", port, ssl=self.tls)
         gc.collect()
         gc.disable()
         for appender in appenders:

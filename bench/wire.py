@@ -4,6 +4,7 @@ Sans-IO but for `Exchange`, the blocking connection that prepares streams before
 """
 
 import socket
+import ssl
 from collections.abc import Iterable
 from http.client import HTTPConnection
 from typing import NamedTuple
@@ -92,9 +93,11 @@ class ResponseReader:
 class Exchange:
     """One blocking keep-alive connection for the work around a timed window."""
 
-    def __init__(self, port: int, timeout_s: float = 30) -> None:
+    def __init__(self, port: int, timeout_s: float = 30, tls: ssl.SSLContext | None = None) -> None:
         self._port = port
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=timeout_s)
+        if tls is not None:
+            self._socket = tls.wrap_socket(self._socket, server_hostname="127.0.0.1")
         self._reader = ResponseReader()
 
     def __enter__(self) -> "Exchange":

@@ -10,6 +10,8 @@ needed=(
   "chromium chromium" # meets a node as a browser does
   "java openjdk-17-jre-headless" # runs Spark
   "nginx nginx-light" # stands in front of a node
+  "haproxy haproxy" # so does it
+  "caddy caddy" # and it
   "javac openjdk-17-jdk-headless" # compiles a client on the JDK's own HttpClient
   "systemd-analyze systemd" # judges the systemd unit
   "curl curl" # asks for HTTP/2, as it does by --http2
@@ -17,6 +19,7 @@ needed=(
 
 if [ "${1-}" = bench ]; then
   needed+=("redis-server redis-server") # the peer of B7 and B14
+  needed+=("stunnel4 stunnel4") # stands in front of a node in B15
 fi
 
 # Servers are there, and not everybody's PATH leads there.

@@ -55,7 +55,7 @@ class AccessSettings(WebSettings):
 
 def open_doors(values: Mapping[str, Any]) -> list[str]:
     """The settings by which clients on other machines reach this one."""
-    doors = [name for name in ("listen", "s3p") if values[name] != OFF]
+    doors = [name for name in ("listen", "s3p", "admin_listen") if values[name] != OFF]
     return [name for name in doors if not is_loopback(parse_listen(values[name])[0])]
 
 

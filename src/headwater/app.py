@@ -53,11 +53,12 @@ def serve(settings: Settings) -> int:
 
 def _check_tls(settings: Settings) -> None:
     """Raises CannotStart: once, and not in each worker."""
-    from headwater.security import tls  # Late: a node without TLS needs none of it.
+    from headwater.security import tls
+    from headwater.security.certificates import TlsRefused  # Late: a node without TLS needs none of it.
 
     try:
         tls.load(settings)
-    except tls.TlsRefused as why:
+    except TlsRefused as why:
         raise CannotStart(str(why)) from None
 
 
@@ -69,9 +70,11 @@ def _serve_in_cluster(settings: Settings, held: ExitStack) -> int:
     s3p, s3p_sockets = None, list[socket.socket]()
     if settings.s3p_address is not None:
         s3p, s3p_sockets = _listen(settings.s3p_address, "another --s3p, or --s3p off", held, None)
+    admin, admin_sockets = _listen_for_admin(settings, held, None)
     from headwater.process import serve_in_cluster  # Late, as below.
 
-    return serve_in_cluster(settings, http, s3p, {"http": http_sockets, "s3p": s3p_sockets})
+    sockets = {"http": http_sockets, "s3p": s3p_sockets, "admin": admin_sockets}
+    return serve_in_cluster(settings, http, s3p, admin, sockets)
 
 
 def _locked(data: DataDirectory, held: ExitStack) -> int:
@@ -124,19 +127,25 @@ def _supervise(settings: Settings, groups_count: int, workers_count: int, lock: 
     s3p, s3p_sockets = None, list[socket.socket]()
     if settings.s3p_address is not None:
         s3p, s3p_sockets = _listen(settings.s3p_address, "another --s3p, or --s3p off", held)
-    listening = [*http_sockets, *s3p_sockets]
+    admin, admin_sockets = _listen_for_admin(settings, held)
+    listening = [*http_sockets, *s3p_sockets, *admin_sockets]
     directory = SocketDirectory()
     held.callback(directory.close)
     shared = asdict(settings)
     numbers = [sock.fileno() for sock in http_sockets], [sock.fileno() for sock in s3p_sockets]
+    admin_numbers = [sock.fileno() for sock in admin_sockets]
     orders = [
-        Order(member, workers_count, groups_count, str(directory.path), shared, http, s3p, *numbers)
+        Order(
+            member, workers_count, groups_count, str(directory.path), shared, http, s3p, *numbers, admin, admin_numbers
+        )
         for member in range(workers_count)
     ]
 
     def ready() -> None:
         if s3p is not None:
             log.info("s3p ready", address=shown_address(*s3p))
+        if admin is not None:
+            log.info("admin ready", address=shown_address(*admin))
         print(f"headwater ready on {settings.scheme}://{shown_address(*http)} with {workers_count} workers", flush=True)
 
     def ending() -> None:
@@ -144,8 +153,16 @@ def _supervise(settings: Settings, groups_count: int, workers_count: int, lock: 
             sock.close()
 
     command = [sys.executable, "-m", "headwater.worker"]
-    fds = [*([] if lock is None else [lock]), *numbers[0], *numbers[1]]
+    fds = [*([] if lock is None else [lock]), *numbers[0], *numbers[1], *admin_numbers]
     return asyncio.run(supervise(orders, command, fds, settings.shutdown_grace_ms / 1000, ready, ending, settings.tls))
+
+
+def _listen_for_admin(
+    settings: Settings, held: ExitStack, backlog: int | None = BACKLOG
+) -> tuple[tuple[str, int] | None, list[socket.socket]]:
+    if settings.admin_address is None:
+        return None, []
+    return _listen(settings.admin_address, "another --admin-listen, or --admin-listen off", held, backlog)
 
 
 def _listen(

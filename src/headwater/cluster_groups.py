@@ -41,6 +41,7 @@ from headwater.doors.http.server import HttpServer
 from headwater.doors.listener import BACKLOG
 from headwater.doors.s3p.server import S3pServer
 from headwater.doors.secure_door import SecureDoor
+from headwater.doors.tls_nodes import NodesTls
 from headwater.engine.engine import Engine
 from headwater.engine.owned_group import OwnedGroup, SharedCopies
 from headwater.group_maker import GroupMaker
@@ -51,7 +52,7 @@ from headwater.log.quorum_entries import FORMAT as LOG_FORMAT
 from headwater.ports import Rng, SystemClock
 from headwater.security import url_key
 from headwater.security.name_hash import NameHash
-from headwater.setting_values import AUTO, parse_listen, shown_address
+from headwater.setting_values import AUTO, OFF, parse_listen, shown_address
 from headwater.start_refused import CannotStart
 from headwater.subscriptions.keys import Keys
 from headwater.subscriptions.manager import Manager
@@ -95,6 +96,7 @@ class ClusterGroups:
         self._http = http
         self._doors: dict[str, Factory] = {}
         self._gate: Gate | None = None
+        self._tls: NodesTls | None = None
         self._internal: HttpServer | None = None
         self._pings: Pings | None = None
         self._owning = False
@@ -132,8 +134,10 @@ class ClusterGroups:
 
     async def _register(self, rng: Rng) -> None:
         settings, clock = self._settings, SystemClock()
+        if settings.cluster_tls_ca != OFF:
+            self._tls = NodesTls(settings)
         node_id = kept_id(self._data.path, rng)
-        self._gate = Gate(node_id, self.secret, self._doors)
+        self._gate = Gate(node_id, self.secret, self._doors, None if self._tls is None else self._tls.accepting)
         host, port = parse_listen(settings.cluster_listen)
         try:
             port = await self._gate.listen(host, port)
@@ -153,7 +157,7 @@ class ClusterGroups:
         me = Node(-1, node_id, run, address, public, __version__, zone, started_ms, LOG_FORMAT)
         node = await self.registry.register(me)
         self.view = View(node, self.groups_count)
-        self.membership = Peers(self.view, self.secret)
+        self.membership = Peers(self.view, self.secret, None if self._tls is None else self._tls.connecting)
         self.calls = Calls(self.membership)
         self._pings = Pings(self.view, self.calls, self.registry.nodes)
         self._pings.on_displaced = lambda: self.view.drain(True)
@@ -162,8 +166,9 @@ class ClusterGroups:
     async def _refuse_a_twin(self, node_id: str, address: str) -> None:
         """A node that was killed leaves its registration; one that answers is there, with this node's id. Raises
         CannotStart, MediumError."""
+        connecting = None if self._tls is None else self._tls.connecting
         for node in await self.registry.nodes():
-            if node.id == node_id and node.address != address and await answers(node, self.secret):
+            if node.id == node_id and node.address != address and await answers(node, self.secret, connecting):
                 raise CannotStart(
                     f"another node with the id {node_id} answers at {node.address}: one of the two has a copy of the "
                     f"other's data directory. Remove {self._data.path / ID_FILE_NAME} in the copy, and it is a new node"
@@ -229,7 +234,13 @@ class ClusterGroups:
 
     # ---- doors --------------------------------------------------------------------------------------------------
 
-    async def open(self, http: HttpServer, internal: Callable[[], HttpServer], s3p: S3pServer | None) -> None:
+    async def open(
+        self,
+        http: HttpServer,
+        internal: Callable[[], HttpServer],
+        s3p: S3pServer | None,
+        admin: HttpServer | None = None,
+    ) -> None:
         """Other nodes may ask and send on from now on."""
         self._internal = internal()
         self._doors[HTTP] = self._internal.accept
@@ -318,6 +329,8 @@ class ClusterGroups:
             await self.ownership.stop()
         if getattr(self, "calls", None) is not None:
             self.calls.close()
+        if self._tls is not None:
+            self._tls.stop()
         if getattr(self, "logs", None) is not None:
             with suppress(MediumError):
                 await self.logs.close()

@@ -124,7 +124,13 @@ class LocalGroups:
             streams_count = len(owned.group.loaded.by_key)
             log.info("recovered", group=owned.number, events=count, streams=streams_count, seconds=took_s)
 
-    async def open(self, http: HttpServer, internal: Callable[[], HttpServer], s3p: S3pServer | None) -> None:
+    async def open(
+        self,
+        http: HttpServer,
+        internal: Callable[[], HttpServer],
+        s3p: S3pServer | None,
+        admin: HttpServer | None = None,
+    ) -> None:
         """Other processes of the node may ask, send on and hand over from now on."""
         members = self.membership
         if members.alone:
@@ -136,6 +142,8 @@ class LocalGroups:
         if s3p is not None:
             await s3p.listen_unix(members.s3p_path(members.me))
             accepting["s3p"] = s3p.accept
+        if admin is not None:
+            accepting["admin"] = admin.accept
         self.handover.open(accepting)
 
     async def listen(

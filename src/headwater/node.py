@@ -42,6 +42,7 @@ from headwater.doors.http.admin.plan import Plans
 from headwater.doors.http.admin.tokens import BUCKETS_PREFIX, SIGN, BucketCalls, TokenCalls
 from headwater.doors.http.admin.tokens import PREFIX as TOKENS_PREFIX
 from headwater.doors.http.admin.usage import Usage
+from headwater.doors.http.admin_listener import ClientRoutes
 from headwater.doors.http.buckets import Buckets
 from headwater.doors.http.bulk_append import Batches
 from headwater.doors.http.durable_streams import DurableStreams
@@ -103,6 +104,9 @@ from headwater.topics.routers import Routers
 if TYPE_CHECKING:
     from headwater.observe.tracing import OtelTracer
 
+FILES_TLS = 10_000
+"""Connections that have not made their handshake, of all doors (see `secure_door`)."""
+
 log = structlog.get_logger("headwater")
 
 
@@ -123,6 +127,7 @@ class Node:
         self._address = ""
         self._engine: Engine | None = None
         self._http: HttpServer | None = None
+        self._admin: HttpServer | None = None
         self._forwarder: Forwarder | None = None
         self._store_probe: StoreProbe | None = None
         self._s3p: S3pServer | None = None
@@ -143,15 +148,18 @@ class Node:
         """What each route asks of a client; complete once the node has started."""
         return self._access.policy
 
-    async def start(self, http: tuple[str, int], s3p: tuple[str, int] | None) -> str:
+    async def start(
+        self, http: tuple[str, int], s3p: tuple[str, int] | None, admin: tuple[str, int] | None = None
+    ) -> str:
         """Recovers and listens; returns HOST:PORT. Raises CannotStart, LogCorrupt or LogContradiction."""
         settings, groups = self.settings, self._groups
-        _raise_file_limit(settings.connections_max + settings.s3p_connections_max)
+        own = 0 if admin is None else settings.connections_max
+        _raise_file_limit(settings.connections_max + settings.s3p_connections_max + own + FILES_TLS * settings.tls)
         rng, clock = SystemRng(), SystemClock()
         self._tracer = traces.begin(settings, f"{settings.listen}/{groups.worker}")
         store = await self._store(rng)
         await groups.join(rng)
-        self._forwarder = Forwarder(groups.membership, settings.scheme)
+        self._forwarder = Forwarder(groups.membership, settings.scheme, settings.admin_address is not None)
         blobs = StoreBlobs(store)
         lake = await self._lake(store, clock, rng)
         maker = GroupMaker(settings, self._data, groups.groups_count, blobs, lake, clock, rng)
@@ -192,7 +200,10 @@ class Node:
         sockets = topics.serve_sockets(WebSockets(settings, bodies, message_bytes_max=MESSAGE_BYTES_MAX))
         watch = Watch(settings, asyncio.get_running_loop().time)
         tell_slow_batches(engine, watch)
-        self._http = HttpServer(settings, routes, responder, bodies, access=self._access, watch=watch)
+        handles = routes if admin is None else ClientRoutes(routes)
+        self._http = HttpServer(settings, handles, responder, bodies, access=self._access, watch=watch)
+        if admin is not None:
+            self._admin = HttpServer(settings, routes, responder, bodies, access=self._access, watch=watch)
         metrics = self._pages(routes, engine, self._http)
         since_start = readings.SinceStart(engine)
         metrics.add(*readings.engine_gauges(engine, since_start), *readings.http_gauges(self._http, streams))
@@ -208,18 +219,20 @@ class Node:
         if groups.calls is not None:
             routes.call(MEMBERS_PREFIX, partial(_answer, groups.calls), policy.MEMBERS)
         internal = partial(HttpServer, settings, routes, responder, bodies, True, watch, self._access)
-        await groups.open(self._http, internal, self._s3p)
+        await groups.open(self._http, internal, self._s3p, self._admin)
         if groups.handover is not None:
             metrics.add(*readings.member_gauges(groups.handover, self._forwarder))
         await groups.serve()
         await self._directory.start()
         if self._key_sets is not None:
             await self._key_sets.start()
-        self._doors = doors = NodeDoors(settings, groups, engine, responder)
+        self._doors = doors = NodeDoors(settings, groups, engine, responder, self._access.guard)
         if doors.tls is not None:
             metrics.add(*tls_gauges(doors.tls))
         if s3p is not None and self._s3p is not None:
             await doors.open_s3p(self._s3p, s3p)
+        if admin is not None and self._admin is not None:
+            await doors.open_admin(self._admin, admin)
         self._address = await doors.open_http(self._http, http)
         self._loop_delay.start()
         return self._address
@@ -366,7 +379,7 @@ class Node:
     async def stop(self) -> None:
         """Ends everything. May be called after a failed start."""
         self._loop_delay.close()
-        doors = [door for door in (self._http, self._s3p) if door is not None]
+        doors = [door for door in (self._http, self._s3p, self._admin) if door is not None]
         for door in doors:
             door.wind_down()
         await self._groups.leave()
@@ -401,7 +414,8 @@ class Node:
         if self._bulk_snapshots is not None:
             self._bulk_snapshots.close()
         tracer, self._tracer = self._tracer, None
-        await asyncio.to_thread(traces.end, tracer)
+        if tracer is not None:
+            await asyncio.to_thread(traces.end, tracer)
 
 
 def _answer(calls: Calls, exchange: Exchange, rest: bytes, query: bytes) -> None:

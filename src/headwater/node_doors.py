@@ -20,10 +20,11 @@ from headwater.doors.secure_door import SecureDoor
 from headwater.doors.tls_doors import TlsDoors
 from headwater.engine.engine import Engine
 from headwater.local_groups import LocalGroups
+from headwater.security.guard import Guard
 from headwater.setting_values import shown_address
 from headwater.start_refused import CannotStart
 
-HTTP, S3P = "http", "s3p"
+HTTP, S3P, ADMIN = "http", "s3p", "admin"
 
 log = structlog.get_logger("headwater")
 
@@ -32,14 +33,27 @@ class NodeDoors:
     """Raises CannotStart."""
 
     def __init__(
-        self, settings: Settings, groups: LocalGroups | ClusterGroups, engine: Engine, responder: Responder
+        self,
+        settings: Settings,
+        groups: LocalGroups | ClusterGroups,
+        engine: Engine,
+        responder: Responder,
+        guard: Guard,
     ) -> None:
         self._groups = groups
         self._engine = engine
         self._name_bytes_max = settings.stream_name_bytes_max
-        self.tls = TlsDoors(settings, responder) if settings.tls else None
+        self.tls = TlsDoors(settings, responder, guard) if settings.tls else None
 
-    async def open_http(self, server: HttpServer, address: tuple[str, int]) -> str:
+    async def open_admin(self, server: HttpServer, address: tuple[str, int]) -> None:
+        """Who asks for the node's own calls may come. Raises CannotStart."""
+        shown = await self.open_http(server, address, ADMIN, "another --admin-listen, or --admin-listen off")
+        if self._groups.workers_count == 1:
+            log.info("admin ready", address=shown)
+
+    async def open_http(
+        self, server: HttpServer, address: tuple[str, int], kind: str = HTTP, instead: str = "another --listen"
+    ) -> str:
         """Clients may come; returns HOST:PORT. Raises CannotStart."""
         engine, name_bytes_max = self._engine, self._name_bytes_max
 
@@ -47,8 +61,8 @@ class NodeDoors:
             group = group_of_first(first, engine, name_bytes_max)
             return None if group is None else engine.questions.owner(group)
 
-        secure = None if self.tls is None else self.tls.http(server.accept)
-        return await self._open(server, HTTP, address, owner, "another --listen", secure)
+        secure = None if self.tls is None else self.tls.http(server)
+        return await self._open(server, kind, address, owner, instead, secure)
 
     async def open_s3p(self, server: S3pServer, address: tuple[str, int]) -> None:
         """The same for S3P."""
@@ -58,7 +72,7 @@ class NodeDoors:
             key = first_owner(first)
             return None if key is None else engine.questions.owner(engine.place(key))
 
-        secure = None if self.tls is None else self.tls.s3p(server.accept)
+        secure = None if self.tls is None else self.tls.s3p(server)
         shown = await self._open(server, S3P, address, owner, "another --s3p, or --s3p off", secure)
         if self._groups.workers_count == 1:
             log.info("s3p ready", address=shown)

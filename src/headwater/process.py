@@ -33,6 +33,8 @@ from headwater.security.name_hash import BadReceiptKey
 from headwater.start_refused import EXIT_OK, CannotStart, refused
 from headwater.subscriptions.keys import BadKeys
 
+Addresses = tuple[tuple[str, int], tuple[str, int] | None, tuple[str, int] | None]
+"""Of HTTP, S3P and the node's own calls."""
 SWITCH_INTERVAL_S = 0.0005
 """How long the event loop may hold the interpreter while the log's writer waits for it: the default of 5 ms is a
 visible part of an append's latency under load."""
@@ -49,7 +51,8 @@ def serve_alone(settings: Settings, groups_count: int) -> int:
         print(f"headwater ready on {settings.scheme}://{address}", flush=True)
 
     async def body() -> None:
-        await _serve(node, settings.listen_address, settings.s3p_address, ready, (signal.SIGTERM, signal.SIGINT))
+        addresses = settings.listen_address, settings.s3p_address, settings.admin_address
+        await _serve(node, addresses, ready, (signal.SIGTERM, signal.SIGINT))
 
     return _exit_code(body, settings.profile)
 
@@ -58,6 +61,7 @@ def serve_in_cluster(
     settings: Settings,
     http: tuple[str, int],
     s3p: tuple[str, int] | None,
+    admin: tuple[str, int] | None,
     sockets: dict[str, list[socket.socket]],
 ) -> int:
     """The same of a node of a cluster, whose `sockets` are bound and do not listen yet."""
@@ -67,7 +71,7 @@ def serve_in_cluster(
         print(f"headwater ready on {settings.scheme}://{address}", flush=True)
 
     async def body() -> None:
-        await _serve(Node(settings, groups, show), http, s3p, ready, (signal.SIGTERM, signal.SIGINT))
+        await _serve(Node(settings, groups, show), (http, s3p, admin), ready, (signal.SIGTERM, signal.SIGINT))
 
     return _exit_code(body, settings.profile)
 
@@ -83,10 +87,10 @@ def serve_worker(
 
     async def body() -> None:
         watch()
-        sockets = {"http": order.http_sockets, "s3p": order.s3p_sockets}
+        sockets = {"http": order.http_sockets, "s3p": order.s3p_sockets, "admin": order.admin_sockets}
         groups = LocalGroups(settings, DataDirectory(Path(settings.data)), members, sockets)
         node = Node(settings, groups, announce)
-        await _serve(node, order.http, order.s3p, lambda address: ready(), (signal.SIGTERM,))
+        await _serve(node, (order.http, order.s3p, order.admin), lambda address: ready(), (signal.SIGTERM,))
 
     profile = settings.profile if settings.profile == "off" else f"{settings.profile}.{order.member}"
     return _exit_code(body, profile)
@@ -121,8 +125,7 @@ def _run(body: Callable[[], Coroutine[Any, Any, None]], profile: str) -> None:
 
 async def _serve(
     node: Node,
-    http: tuple[str, int],
-    s3p: tuple[str, int] | None,
+    addresses: Addresses,
     ready: Callable[[str], None],
     signals: tuple[signal.Signals, ...],
 ) -> None:
@@ -135,7 +138,7 @@ async def _serve(
         loop.add_signal_handler(signal.SIGHUP, node.hang_up)
     unblock_hang_up()
     try:
-        ready(await node.start(http, s3p))
+        ready(await node.start(*addresses))
         await stopping.wait()
     finally:
         await node.stop()

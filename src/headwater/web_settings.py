@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from headwater.setting_rows import MINUTE_MS, SECOND_MS, TLS, WEB, choice, row, text, whole
-from headwater.setting_values import AUTO, OFF
+from headwater.setting_rows import MINUTE_MS, SECOND_MS, SERVING, TLS, WEB, choice, row, text, whole
+from headwater.setting_values import AUTO, OFF, parse_listen
 
 NONE = "none"
 FORWARDED = "forwarded"
@@ -30,11 +30,21 @@ class WebSettings:
     tls_client_certificates: str = choice(
         TLS, OFF, (OFF, OPTIONAL, REQUIRED), "Whether clients are asked for a certificate, and cut off without one."
     )
+    tls_client_scopes: str = text(
+        TLS, OFF, "off, or a TOML file", "What the subjects of client certificates may do; off is what anybody may."
+    )
+    cluster_tls_ca: str = text(
+        TLS, OFF, "off, or a PEM file", "Authorities of other nodes' certificates; off is no TLS between nodes."
+    )
     tls_handshake_timeout_ms: int = whole(
         TLS, 10 * SECOND_MS, 10, 10 * MINUTE_MS, "Time for a TLS handshake; a slower one is cut off."
     )
     tls_hsts_s: int = whole(
         TLS, 0, 0, 2 * 365 * 86_400, "Seconds for which browsers are told to use https alone (HSTS); 0 tells nothing."
+    )
+
+    admin_listen: str = row(
+        SERVING, "door", OFF, "Address for the node's own calls and metrics, which listen does not serve then."
     )
 
     public_url: str = row(
@@ -63,6 +73,11 @@ class WebSettings:
     )
 
     @property
+    def admin_address(self) -> tuple[str, int] | None:
+        """Host, without brackets, and port of `admin_listen`; None when it is off."""
+        return None if self.admin_listen == OFF else parse_listen(self.admin_listen)
+
+    @property
     def tls(self) -> bool:
         return self.tls_certificate != OFF
 
@@ -79,7 +94,8 @@ class WebSettings:
 def contradictions(values: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     """The setting that is to be changed, what is wrong with it, and what to change."""
     if values["tls_certificate"] == OFF:
-        for name, off in (("tls_key", AUTO), ("tls_client_ca", OFF), ("tls_client_certificates", OFF)):
+        offs = {"tls_key": AUTO, "tls_client_ca": OFF, "tls_client_certificates": OFF, "cluster_tls_ca": OFF}
+        for name, off in offs.items():
             if values[name] != off:
                 yield name, "there is no TLS without a certificate", "give tls_certificate, or leave it out"
     elif values["tls_client_certificates"] != OFF and values["tls_client_ca"] == OFF:
@@ -87,6 +103,11 @@ def contradictions(values: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     elif values["tls_client_certificates"] == OFF and values["tls_client_ca"] != OFF:
         change = "give tls_client_certificates: optional or required"
         yield "tls_client_ca", "clients are not asked for certificates", change
+    if values["tls_client_scopes"] != OFF:
+        if values["tls_client_certificates"] == OFF:
+            yield "tls_client_scopes", "clients are not asked for certificates", "give tls_client_certificates"
+        if values["auth"] != "on":
+            yield "tls_client_scopes", "authentication is off: everybody may do everything", "give auth: on"
     if values["public_url"] == FORWARDED and values["trusted_proxies"] == NONE:
         yield (
             "public_url",
@@ -98,8 +119,9 @@ def contradictions(values: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
 
 
 RULES = (
-    "tls_key, tls_client_ca and tls_client_certificates need tls_certificate",
+    "tls_key, tls_client_ca, tls_client_certificates and cluster_tls_ca need tls_certificate",
     "tls_client_ca and tls_client_certificates need each other",
+    "tls_client_scopes needs tls_client_certificates, and auth = on",
     "public_url = forwarded needs trusted_proxies",
     "cors_credentials does not go with cors_origin = *, because a page of any origin could act as its user",
 )

@@ -22,6 +22,7 @@ VALUES = {
     "imagePullSecrets": [{"name": "pull"}],
     "settings": {"connections_max": 30_000_000, "lake": 's3://bucket/a "quoted" & <odd> prefix'},
     "environmentSecret": "lake-credentials",
+    "tls": {"secretName": "certificate"},
     "persistence": {"size": "1Ti", "storageClass": "fast"},
     "service": {"type": "LoadBalancer", "annotations": {"a": "b"}},
     "podAnnotations": {"c": "d"},
@@ -184,3 +185,17 @@ def test_the_notes_name_what_was_made(tmp_path: Path) -> None:
 
 def test_the_chart_has_the_version_of_the_product() -> None:
     assert yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"] == __version__
+
+
+def test_with_a_certificate_its_files_are_where_the_settings_say_and_probes_use_https(tmp_path: Path) -> None:
+    pod = pod_of(rendered(tmp_path, {"tls": {"secretName": "certificate"}}))
+    container = pod["containers"][0]
+    named = {one["name"]: one["value"] for one in container["env"]}
+    found = config.load({}, named, None)
+    (mount,) = (one["mountPath"] for one in container["volumeMounts"] if one["name"] == "tls")
+    assert (found.tls_certificate, found.tls_key) == (f"{mount}/tls.crt", f"{mount}/tls.key")
+    assert [one["secret"]["secretName"] for one in pod["volumes"] if one["name"] == "tls"] == ["certificate"]
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert container[probe]["httpGet"]["scheme"] == "HTTPS"
+    plain = pod_of(rendered(tmp_path, {}))["containers"][0]
+    assert "env" not in plain and "scheme" not in plain["readinessProbe"]["httpGet"]

@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from headwater.observe import readings
+from headwater.observe.tls_readings import tls_gauges
 from tests.support.node import Node
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "observability"
@@ -29,14 +30,14 @@ class _Anything:
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """Every series' name that a node with workers, or one of a cluster, tells."""
+    """Every series' name that a node with workers, one of a cluster or one with TLS tells."""
     with Node.started(tmp_path_factory.mktemp("node"), flags=["--workers", "2", "--s3p", "127.0.0.1:0"]) as node:
         text = node.request("GET", "/metrics").body.decode()
     names = set(re.findall(r"^(headwater_\w+)", text, re.MULTILINE))
     # What no error and no group has happened to is told without a line of its own.
     names |= set(re.findall(r"^# TYPE (headwater_\w+) (?:counter|gauge)$", text, re.MULTILINE))
     anything: Any = _Anything()
-    for one in readings.cluster_gauges(anything, anything):
+    for one in (*readings.cluster_gauges(anything, anything), *tls_gauges(anything)):
         names.add(f"headwater_{one.name}{'_total' if getattr(one, 'counts', False) else ''}")
     return names
 

@@ -55,13 +55,23 @@ class Authority:
         builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         self.file.write_bytes(builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
 
-    def server(self, name: str = "server", *names: str, valid: timedelta = timedelta(days=2)) -> Pair:
+    def node(self, name: str) -> Pair:
+        """For loopback, of a node that connects to others as well."""
+        return self.server(name, usages=(ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH))
+
+    def server(
+        self,
+        name: str = "server",
+        *names: str,
+        valid: timedelta = timedelta(days=2),
+        usages: tuple[x509.ObjectIdentifier, ...] = (ExtendedKeyUsageOID.SERVER_AUTH,),
+    ) -> Pair:
         """For loopback, or for other `names`."""
         hosts: list[x509.GeneralName] = [x509.DNSName(host) for host in names or ("localhost",)]
         if not names:
             hosts.append(x509.IPAddress(ipaddress.ip_address(HOST)))
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        return self._pair(name, subject, ExtendedKeyUsageOID.SERVER_AUTH, hosts, valid)
+        return self._pair(name, subject, usages, hosts, valid)
 
     def client(self, name: str, organisation: str = "Example") -> Pair:
         """Its subject is `CN=<name>,O=<organisation>`."""
@@ -71,7 +81,7 @@ class Authority:
                 x509.NameAttribute(NameOID.COMMON_NAME, name),
             ]
         )
-        return self._pair(name, subject, ExtendedKeyUsageOID.CLIENT_AUTH, [], timedelta(days=2))
+        return self._pair(name, subject, (ExtendedKeyUsageOID.CLIENT_AUTH,), [], timedelta(days=2))
 
     def trusting(self, client: Pair | None = None) -> ssl.SSLContext:
         """What a client connects with that trusts this authority."""
@@ -84,13 +94,13 @@ class Authority:
         self,
         name: str,
         subject: x509.Name,
-        usage: x509.ObjectIdentifier,
+        usages: tuple[x509.ObjectIdentifier, ...],
         hosts: list[x509.GeneralName],
         valid: timedelta,
     ) -> Pair:
         key = ec.generate_private_key(ec.SECP256R1())
         builder = _builder(subject, self._name, key, valid)
-        builder = builder.add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+        builder = builder.add_extension(x509.ExtendedKeyUsage(usages), critical=False)
         if hosts:
             builder = builder.add_extension(x509.SubjectAlternativeName(hosts), critical=False)
         made = builder.sign(self._key, hashes.SHA256())

@@ -75,8 +75,9 @@ class Connection:
         receive_buffer_bytes: int | None = None,
         source: str | None = None,
         tls: ssl.SSLContext | None = None,
+        server_name: str | None = None,
     ) -> None:
-        """`source`: the address that it comes from."""
+        """`source`: the address that it comes from. `server_name`: whose certificate it wants, when not the host's."""
         self.authority = f"{host}:{port}"
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
@@ -89,7 +90,7 @@ class Connection:
             self.socket.connect((host, port))
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if tls is not None:
-                self.socket = tls.wrap_socket(self.socket, server_hostname=host)
+                self.socket = tls.wrap_socket(self.socket, server_hostname=server_name or host)
         except BaseException:
             self.socket.close()
             raise

@@ -136,7 +136,7 @@ class Rig:
         self.access = Access()
         self.heads, self.proxy_heads, self.bodies = Heads(), Heads(), Budget(bodies_bytes_max)
         self.proxies = Proxies(self.settings)
-        self.access = Access()
+        self.access, self.admitted = Access(), None
         self.slicer = Slicer(self.bodies)
         self.watch = Watch(self.settings, lambda: 0.0)
         self.closing = self.winding_down = False

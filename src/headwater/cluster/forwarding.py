@@ -31,6 +31,7 @@ HELD_BYTES_MAX = 64 * 1024
 PLACED = b"headwater-placed"
 """`group/version`: the home of a stream's name says that the stream lives in that group (see `fork_placement`)."""
 _NO_CONTENT = b"HTTP/1.1 204 "
+_OWN = b"/__headwater/"
 CONNECTION = b"connection"
 AUTHORIZATION = b"authorization"
 TRACEPARENT = b"traceparent"
@@ -91,8 +92,9 @@ def encode_head(
 class Forwarder:
     """Hands exchanges to the members that own them. Counters are plain ints: `observe` exports them."""
 
-    def __init__(self, members: Membership, scheme: str = "http") -> None:
-        """`scheme` is that of the clients' door."""
+    def __init__(self, members: Membership, scheme: str = "http", own_apart: bool = False) -> None:
+        """`scheme` is that of the clients' door, which does not serve the node's own calls with `own_apart`."""
+        self._own_apart = own_apart
         self._members = members
         self._scheme = scheme
         self.forwarded_count = 0
@@ -102,6 +104,8 @@ class Forwarder:
     def location(self, exchange: Exchange, member: int) -> str | None:
         """Where the client would find the owner itself; None when it did not ask for that, or is there already."""
         if exchange.request.headers.get(REDIRECT) != b"307":
+            return None
+        if self._own_apart and exchange.request.target.startswith(_OWN):
             return None
         address = self._members.public_address(member)
         return None if address is None else f"{self._scheme}://{address}{exchange.request.target.decode('latin-1')}"
@@ -222,7 +226,7 @@ class Upstream(asyncio.Protocol):
         for part in unsent:
             self._transport.write(part)  # type: ignore[union-attr]
         if self._ending:
-            self._transport.write_eof()  # type: ignore[union-attr]
+            self._end_half()
 
     def data_received(self, data: bytes) -> None:
         # An append's answer comes alone and whole: with one request under way, what begins as a 204 and ends in an
@@ -358,7 +362,17 @@ class Upstream(asyncio.Protocol):
         if not self._ending:
             self._ending = self.over = True
             if self._transport is not None:
-                self._transport.write_eof()
+                self._end_half()
+
+    def _end_half(self) -> None:
+        """TLS has no half that could be ended: an answer that waits for what is written later breaks off then."""
+        transport = self._transport
+        if transport is None:
+            return
+        if transport.can_write_eof():
+            transport.write_eof()
+        elif len(self._pending) <= 1:
+            transport.close()
 
     def lost(self) -> None:
         self.close()

@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
 from headwater.cluster.introduction import ACCEPTED, BYTES_MAX, REFUSED, wanted_door
+from headwater.cluster.supervisor import listen
 
 INTRODUCTION_S_MAX = 10.0
 WAITING_MAX = 1024
@@ -21,22 +23,44 @@ _KEEPALIVE = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
 Factory = Callable[[], asyncio.Protocol]
 
 
+class Accepting(Protocol):
+    """What accepts connections with TLS."""
+
+    def listen(self, listening: socket.socket) -> None: ...
+
+    def close(self) -> None: ...
+
+
 class Gate:
     """`doors` make the protocol objects of introduced connections, by name (`membership.HTTP`, `membership.S3P`)."""
 
-    def __init__(self, node_id: str, secret: bytes, doors: Mapping[str, Factory]) -> None:
+    def __init__(
+        self,
+        node_id: str,
+        secret: bytes,
+        doors: Mapping[str, Factory],
+        secure: Callable[[Factory], Accepting] | None = None,
+    ) -> None:
+        """`secure` makes what accepts with TLS and gives connections to guests; None without TLS."""
+        self._secure = secure
         self.node_id = node_id
         self.secret = secret
         self.doors = doors
         self.waiting: set[_Guest] = set()
         self.refused_count = 0
-        self._server: asyncio.Server | None = None
+        self._server: asyncio.Server | Accepting | None = None
 
     async def listen(self, host: str, port: int) -> int:
         """Starts to accept; returns the port. Raises OSError."""
+        if self._secure is not None:
+            sockets, port = listen(host, port, BACKLOG)
+            self._server = accepting = self._secure(lambda: _Guest(self))
+            for sock in sockets:
+                accepting.listen(sock)
+            return port
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _Guest(self), host, port, backlog=BACKLOG)
-        return int(self._server.sockets[0].getsockname()[1])
+        self._server = server = await loop.create_server(lambda: _Guest(self), host, port, backlog=BACKLOG)
+        return int(server.sockets[0].getsockname()[1])
 
     def close(self) -> None:
         """Stops accepting. Connections that were introduced belong to their doors, and go on."""

@@ -7,7 +7,8 @@ is alive: the view does.
 from __future__ import annotations
 
 import asyncio
-from weakref import WeakSet
+import ssl
+from collections.abc import Callable
 
 import structlog
 
@@ -20,13 +21,18 @@ from headwater.cluster.view import View
 CONNECT_S_MAX = 2.0
 OWNER_S_MAX = 3.0
 """A group that changes hands has an owner again in less than a second; one whose owner was killed in less than this."""
+HELD_MIN = 64
 WAITING_MAX = 10_000
 """Who waits for an owner. Overflow: they are refused, and try again."""
 
 log = structlog.get_logger("headwater.cluster")
 
 
-async def answers(node: Node, secret: bytes) -> bool:
+Tls = Callable[[], ssl.SSLContext]
+"""What a connection to another node begins with now."""
+
+
+async def answers(node: Node, secret: bytes, tls: Tls | None = None) -> bool:
     """Whether the node with that id is at its address: it alone knows a connection that is meant for it."""
     host, _, port = node.address.rpartition(":")
     introducing = Introducing(introduction(secret, node.id, HTTP), asyncio.Protocol())
@@ -34,7 +40,8 @@ async def answers(node: Node, secret: bytes) -> bool:
     try:
         async with asyncio.timeout(CONNECT_S_MAX):
             loop = asyncio.get_running_loop()
-            transport, _ = await loop.create_connection(lambda: introducing, host.strip("[]"), int(port))
+            secure = None if tls is None else tls()
+            transport, _ = await loop.create_connection(lambda: introducing, host.strip("[]"), int(port), ssl=secure)
             await introducing.done
     except (OSError, TimeoutError):
         return False
@@ -45,10 +52,31 @@ async def answers(node: Node, secret: bytes) -> bool:
     return True
 
 
+class _Transports:
+    """Connections to a node that may be open: those that are over are let go of when there are twice as many. A
+    transport with TLS cannot be referred to weakly."""
+
+    def __init__(self) -> None:
+        self._held: set[asyncio.Transport] = set()
+        self._look_at = HELD_MIN
+
+    def add(self, transport: asyncio.Transport) -> None:
+        if len(self._held) >= self._look_at:
+            self._held = {one for one in self._held if not one.is_closing()}
+            self._look_at = max(HELD_MIN, 2 * len(self._held))
+        self._held.add(transport)
+
+    def abort(self) -> None:
+        for transport in self._held:
+            transport.abort()
+
+
 class Peers:
     alone = False
 
-    def __init__(self, view: View, secret: bytes) -> None:
+    def __init__(self, view: View, secret: bytes, tls: Tls | None = None) -> None:
+        """`tls`: None connects without."""
+        self._tls = tls
         self.view = view
         self.me = view.me
         self.groups_count = view.groups_count
@@ -56,7 +84,7 @@ class Peers:
         self.owner = view.owner
         self.groups_of = view.groups_of
         self._secret = secret
-        self._connections: dict[int, tuple[str, WeakSet[asyncio.Transport]]] = {}
+        self._connections: dict[int, tuple[str, _Transports]] = {}
         """By member: the run that it was in, and the connections to it."""
         self._reported: set[str] = set()
         """Runs of nodes that refused this one, which was logged."""
@@ -110,7 +138,10 @@ class Peers:
         transport: asyncio.Transport | None = None
         try:
             async with asyncio.timeout(CONNECT_S_MAX):
-                transport, _ = await loop.create_connection(lambda: introducing, host.strip("[]"), int(port))
+                secure = None if self._tls is None else self._tls()
+                transport, _ = await loop.create_connection(
+                    lambda: introducing, host.strip("[]"), int(port), ssl=secure
+                )
                 keep_alive(transport)
                 await introducing.done
             # Out of reach of the time limit: it may pass in the very turn in which the other node's answer comes.
@@ -119,13 +150,17 @@ class Peers:
             introducing.done.cancel()
             if transport is not None:
                 transport.abort()
+            if isinstance(error, ssl.SSLError) and node.run not in self._reported:
+                self._reported.add(node.run)
+                reason = f"{error.reason}: {getattr(error, 'verify_message', '')}"
+                log.error("no TLS with a node", node=member, address=node.address, reason=reason)
             if introducing.was_refused and node.run not in self._reported:
                 self._reported.add(node.run)
                 log.error("a node does not let this one in", node=member, address=node.address, reason=str(error))
             raise
-        run, connections = self._connections.get(member, ("", WeakSet()))
+        run, connections = self._connections.get(member, ("", _Transports()))
         if run != node.run:
-            connections = WeakSet()
+            connections = _Transports()
             self._connections[member] = (node.run, connections)
         connections.add(transport)
         return transport
@@ -139,5 +174,4 @@ class Peers:
             node = self.view.node_of(member)
             if member in gone or node is None or node.run != run:
                 del self._connections[member]
-                for transport in list(connections):
-                    transport.abort()
+                connections.abort()

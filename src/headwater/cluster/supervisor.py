@@ -60,6 +60,9 @@ class Order(msgspec.Struct, frozen=True):
     http_sockets: list[int] = []
     """Descriptors of the sockets that listen there, which all workers accept from."""
     s3p_sockets: list[int] = []
+    admin: tuple[str, int] | None = None
+    """The same of the node's own calls, when they have an address of their own."""
+    admin_sockets: list[int] = []
 
 
 def listen(host: str, port: int, backlog: int | None = BACKLOG) -> tuple[list[socket.socket], int]:

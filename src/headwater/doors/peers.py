@@ -5,6 +5,7 @@ Never looks at what the other end says of itself: `http/client_address` does.
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 
 HERE = "127.0.0.1"
@@ -26,3 +27,12 @@ def plain(text: str) -> str | None:
         return None
     mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
     return str(mapped or found)
+
+
+def certificate_of(transport: asyncio.BaseTransport) -> bytes | None:
+    """The certificate that the client showed and the handshake found good, in DER."""
+    secured = transport.get_extra_info("ssl_object")
+    if secured is None:
+        return None
+    found: bytes | None = secured.getpeercert(binary_form=True)
+    return found

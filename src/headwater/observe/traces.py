@@ -29,8 +29,7 @@ def begin(settings: Settings, instance: str) -> OtelTracer | None:
     return tracing.begin(settings.trace_one_in, instance)
 
 
-def end(tracer: OtelTracer | None) -> None:
+def end(tracer: OtelTracer) -> None:
     """What is left is sent, if that does not take long. Blocks for some seconds at most."""
-    if tracer is not None:
-        spans.tracer = None
-        tracer.close()
+    spans.tracer = None
+    tracer.close()

@@ -16,21 +16,18 @@ from datetime import datetime
 
 from cryptography import x509
 
+from headwater.security import certificates
+from headwater.security.certificates import FILE_BYTES_MAX, Certificates, TlsRefused, subject_text
 from headwater.setting_values import AUTO, OFF
 from headwater.web_settings import REQUIRED, WebSettings
 
 CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 """Of TLS 1.2; those of 1.3 are all of this kind."""
 HTTP_PROTOCOLS = ["http/1.1"]
-HTTP, S3P = "http", "s3p"
-FILE_BYTES_MAX = 1 << 20
+HTTP, S3P, GATE, PEERS = "http", "s3p", "gate", "peers"
 
 Stamp = tuple[tuple[int, int, int] | None, ...]
 """Of each file: its inode, its size and its time of change; None for one that cannot be looked at."""
-
-
-class TlsRefused(Exception):
-    """The files cannot be used; the message says which, why, and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +38,8 @@ class Loaded:
     """By door: HTTP and S3P agree on different protocols."""
     subject: str
     expires: datetime
+    certificates: Certificates | None
+    """What subjects of clients may do; None where that is not said."""
 
 
 class ServerTls:
@@ -51,6 +50,8 @@ class ServerTls:
         self._tell = tell
         self._stamp = self._look()
         self.loaded = load(settings)
+        self.on_change: list[Callable[[], None]] = []
+        """Called after files were taken over."""
         self.reloads_count = 0
         self.refused_count = 0
 
@@ -76,45 +77,59 @@ class ServerTls:
         self._stamp = stamp
         self.loaded = loaded
         self.reloads_count += 1
+        for changed in self.on_change:
+            changed()
         self._tell(
             "the certificate was loaded again", {"subject": loaded.subject, "expires": loaded.expires.isoformat()}
         )
 
     def _look(self) -> Stamp:
-        return tuple(_stamp(path) for path in paths(self._settings))
+        return tuple(_stamp(path) for path in (*paths(self._settings), self._settings.tls_client_scopes))
 
 
 def paths(settings: WebSettings) -> list[str]:
     """Certificate, key, and authorities of clients if there are any."""
     key = settings.tls_certificate if settings.tls_key == AUTO else settings.tls_key
-    authorities = [] if settings.tls_client_ca == OFF else [settings.tls_client_ca]
+    authorities = [path for path in (settings.tls_client_ca, settings.cluster_tls_ca) if path != OFF]
     return [settings.tls_certificate, key, *authorities]
 
 
 def load(settings: WebSettings) -> Loaded:
     """What the settings name, read now. Raises TlsRefused."""
-    certificate, key, *authorities = paths(settings)
+    certificate, key, *_ = paths(settings)
     leaf = _leaf(certificate)
-    contexts = {door: _context(certificate, key, authorities, settings) for door in (HTTP, S3P)}
+    contexts = {door: _context(certificate, key, settings) for door in (HTTP, S3P)}
     contexts[HTTP].set_alpn_protocols(HTTP_PROTOCOLS)
-    return Loaded(contexts, subject_text(leaf), leaf.not_valid_after_utc)
+    if settings.cluster_tls_ca != OFF:
+        for door, side in ((GATE, ssl.PROTOCOL_TLS_SERVER), (PEERS, ssl.PROTOCOL_TLS_CLIENT)):
+            contexts[door] = _of_nodes(certificate, key, settings.cluster_tls_ca, side)
+    scopes = None if settings.tls_client_scopes == OFF else certificates.load(settings.tls_client_scopes)
+    return Loaded(contexts, subject_text(leaf), leaf.not_valid_after_utc, scopes)
 
 
-def subject_text(certificate: x509.Certificate) -> str:
-    """The subject as RFC 4514 writes it (RFC 2253 before), such as `CN=reader,O=Example`: the last part of the name
-    comes first, as `openssl x509 -noout -subject -nameopt RFC2253` prints it."""
-    return certificate.subject.rfc4514_string()
+def _context(certificate: str, key: str, settings: WebSettings) -> ssl.SSLContext:
+    context = _modern(ssl.PROTOCOL_TLS_SERVER)
+    _take_pair(context, certificate, key)
+    if settings.tls_client_ca != OFF:
+        _take_authorities(context, settings.tls_client_ca)
+        context.verify_mode = ssl.CERT_REQUIRED if settings.tls_client_certificates == REQUIRED else ssl.CERT_OPTIONAL
+    return context
 
 
-def _context(certificate: str, key: str, authorities: list[str], settings: WebSettings) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+def _of_nodes(certificate: str, key: str, authorities: str, side: int) -> ssl.SSLContext:
+    """Between nodes, for the one that is connected or the one that connects: each wants to see the other's."""
+    context = _modern(side)
+    _take_pair(context, certificate, key)
+    _take_authorities(context, authorities)
+    context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def _modern(side: int) -> ssl.SSLContext:
+    context = ssl.SSLContext(side)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_ciphers(CIPHERS)
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION | ssl.OP_CIPHER_SERVER_PREFERENCE
-    _take_pair(context, certificate, key)
-    if authorities:
-        _take_authorities(context, authorities[0])
-        context.verify_mode = ssl.CERT_REQUIRED if settings.tls_client_certificates == REQUIRED else ssl.CERT_OPTIONAL
     return context
 
 

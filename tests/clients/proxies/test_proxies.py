@@ -1,5 +1,5 @@
-"""A node behind nginx and behind Caddy, with the very configurations of docs/guides/proxies.md.
-Only addresses, directories and TLS are replaced; what is not installed is skipped."""
+"""A node behind nginx, Caddy and HAProxy, with the very configurations of docs/guides/proxies.md, which end TLS.
+Only addresses, directories and certificates are replaced; what is not installed is skipped."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.doors.http.extensions.surface import JSON, TEXT, dashed, next_offset, token
+from tests.support.certificates import Authority, Pair
 from tests.support.http import Connection, EventStream, Headers, Response, encode_request
 from tests.support.node import HOST, Node
 
@@ -29,12 +30,13 @@ PUBLIC = "streams.example.com"
 class Proxy:
     """A proxy in front of a node. What is asked of it is asked by its public name."""
 
-    def __init__(self, node: Node, port: int) -> None:
+    def __init__(self, node: Node, port: int, authority: Authority) -> None:
         self.node = node
         self.port = port
+        self.authority = authority
 
     def connect(self) -> Connection:
-        return Connection(HOST, self.port, WAIT_S)
+        return Connection(HOST, self.port, WAIT_S, tls=self.authority.trusting(), server_name=PUBLIC)
 
     def request(self, method: str, path: str, headers: Headers = (), body: bytes | None = None) -> Response:
         with self.connect() as connection:
@@ -62,11 +64,13 @@ def free_port() -> int:
         return port
 
 
-def nginx(directory: Path, node: Node, port: int) -> list[str]:
+def nginx(directory: Path, node: Node, port: int, pair: Pair) -> list[str]:
     server = replaced(
-        re.sub(r" *ssl_certificate.*\n", "", configured("nginx")),
+        configured("nginx"),
         ("127.0.0.1:4437", f"{HOST}:{node.port}"),
-        ("listen 443 ssl", f"listen {HOST}:{port}"),
+        ("listen 443 ssl", f"listen {HOST}:{port} ssl"),
+        ("/etc/ssl/streams.example.com.pem", str(pair.certificate)),
+        ("/etc/ssl/streams.example.com.key", str(pair.key)),
         ("/var/cache/nginx/headwater", f"{directory}/cache"),
     )
     places = "".join(
@@ -80,24 +84,40 @@ def nginx(directory: Path, node: Node, port: int) -> list[str]:
     return ["-p", str(directory), "-e", "stderr", "-c", str(directory / "nginx.conf")]
 
 
-def caddy(directory: Path, node: Node, port: int) -> list[str]:
+def haproxy(directory: Path, node: Node, port: int, pair: Pair) -> list[str]:
+    both = directory / "both.pem"
+    both.write_bytes(pair.certificate.read_bytes() + pair.key.read_bytes())
+    sections = replaced(
+        configured("haproxy"),
+        ("127.0.0.1:4437", f"{HOST}:{node.port}"),
+        ("bind :443", f"bind {HOST}:{port}"),
+        ("/etc/ssl/streams.example.com.both.pem", str(both)),
+    )
+    (directory / "haproxy.cfg").write_text(f"global\n    nbthread 1\n    maxconn 1024\n\n{sections}")
+    return ["-db", "-f", str(directory / "haproxy.cfg")]
+
+
+def caddy(directory: Path, node: Node, port: int, pair: Pair) -> list[str]:
     site = replaced(
         configured("caddyfile"),
         ("127.0.0.1:4437", f"{HOST}:{node.port}"),
-        (f"{PUBLIC} {{", f"http://{PUBLIC}:{port} {{\nbind {HOST}"),
+        (f"{PUBLIC} {{", f"https://{PUBLIC}:{port} {{\nbind {HOST}\ntls {pair.certificate} {pair.key}"),
     )
-    (directory / "Caddyfile").write_text("{\nadmin off\n}\n" + site)
+    (directory / "Caddyfile").write_text("{\nadmin off\nauto_https disable_redirects\n}\n" + site)
     return ["run", "--config", str(directory / "Caddyfile"), "--adapter", "caddyfile"]
 
 
-def started(program: str, directory: Path, node: Node) -> tuple[subprocess.Popen[bytes], int]:
+COMMANDS = {"nginx": nginx, "caddy": caddy, "haproxy": haproxy}
+
+
+def started(program: str, directory: Path, node: Node, pair: Pair) -> tuple[subprocess.Popen[bytes], int]:
     """The proxy, once it listens. A port that somebody else took meanwhile is no reason to give up."""
     output = directory / "output"
     # Whatever it keeps for itself, it keeps here.
     env = os.environ | dict.fromkeys(("HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"), str(directory))
     for _ in range(ATTEMPTS):
         port = free_port()
-        arguments = (nginx if program.endswith("nginx") else caddy)(directory, node, port)
+        arguments = COMMANDS[Path(program).name](directory, node, port, pair)
         with output.open("wb") as out:
             command = [program, *arguments]
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=env)
@@ -114,21 +134,22 @@ def started(program: str, directory: Path, node: Node) -> tuple[subprocess.Popen
 
 
 @contextmanager
-def running(name: str, directory: Path) -> Iterator[Proxy]:
+def running(name: str, directory: Path, *flags: str) -> Iterator[Proxy]:
     program = shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin")
     if program is None:
         pytest.skip(f"{name} is not installed")
-    with Node.started(directory / "node", flags=FLAGS) as node:
-        process, port = started(program, directory, node)
+    authority = Authority(directory / "authority")
+    with Node.started(directory / "node", flags=(*FLAGS, *flags)) as node:
+        process, port = started(program, directory, node, authority.server("proxy", PUBLIC))
         try:
-            yield Proxy(node, port)
+            yield Proxy(node, port, authority)
             assert node.running and "Traceback" not in node.stderr(), node.output()
         finally:
             process.terminate()
             process.wait(WAIT_S)
 
 
-@pytest.fixture(scope="module", params=["nginx", "caddy"])
+@pytest.fixture(scope="module", params=[*COMMANDS])
 def proxy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
     with running(request.param, tmp_path_factory.mktemp(request.param)) as found:
         yield found
@@ -142,10 +163,10 @@ def create(proxy: Proxy, name: str, body: bytes | None = None, **headers: str) -
 
 def test_urls_in_answers_begin_with_the_proxys_name(proxy: Proxy) -> None:
     answer = proxy.request("PUT", "/v1/stream/named", TEXT)
-    assert (answer.status, answer.header("location")) == (201, f"http://{PUBLIC}/v1/stream/named")
+    assert (answer.status, answer.header("location")) == (201, f"https://{PUBLIC}/v1/stream/named")
     claims = {"X-Forwarded-Host": "evil.example", "X-Forwarded-Proto": "gopher"}
     answer = proxy.request("PUT", "/v1/stream/claimed", TEXT | claims)
-    assert answer.header("location") == f"http://{PUBLIC}/v1/stream/claimed"
+    assert answer.header("location") == f"https://{PUBLIC}/v1/stream/claimed"
 
 
 def test_events_arrive_one_by_one_while_the_connection_stays_open(proxy: Proxy) -> None:
@@ -221,3 +242,21 @@ def test_nginx_keeps_what_never_changes_and_asks_again_at_the_tail(proxy: Proxy)
     assert proxy.request("POST", path, {"Stream-Closed": "true"}).status == 204
     assert [proxy.request("GET", path).header("x-cache-status") for _ in range(2)] == ["MISS", "HIT"]
     assert proxy.request("GET", f"{path}?offset=-1&max_bytes=9").header("x-cache-status") == "MISS"
+
+
+@pytest.mark.parametrize("name", [*COMMANDS])
+def test_credentials_pass_through_and_what_is_read_with_them_is_kept_for_nobody_else(name: str, tmp_path: Path) -> None:
+    with running(name, tmp_path, "--auth", "on") as proxy:
+        key = re.search(r"hw_[\w-]+", proxy.node.output())
+        assert key is not None, proxy.node.output()
+        bearer, path = {"Authorization": f"Bearer {key[0]}"}, "/v1/stream/guarded"
+        assert proxy.request("PUT", path, TEXT).status == 401
+        assert proxy.request("PUT", path, TEXT | bearer, b"secret").status == 201
+        assert proxy.request("POST", path, {**bearer, "Stream-Closed": "true"}).status == 204
+        for _ in range(3):
+            answer = proxy.request("GET", f"{path}?offset=-1", bearer)
+            assert (answer.status, answer.body) == (200, b"secret")
+            assert str(answer.header("cache-control")).startswith("private, ")
+            refused = proxy.request("GET", f"{path}?offset=-1")
+            assert refused.status == 401 and b"secret" not in refused.body
+            assert proxy.request("GET", f"{path}?offset=-1", {"Authorization": "Bearer hw_x_y"}).status == 401

@@ -128,7 +128,7 @@ class SetClock:
         now_ms = SystemClock.now_ms
 
         def set_now_ms(self: SystemClock) -> int:
-            return now_ms(self) + int(_OFFSET.unpack_from(held)[0])
+            return now_ms() + int(_OFFSET.unpack_from(held)[0])
 
         SystemClock.now_ms = set_now_ms  # type: ignore[method-assign]
 

@@ -34,7 +34,7 @@ class Hand:
         self.access = Access()
         self.heads, self.proxy_heads, self.bodies = Heads(), Heads(), Budget(1 << 30)
         self.proxies = Proxies(self.settings)
-        self.access = Access()
+        self.access, self.admitted = Access(), None
         self.slicer = Slicer(self.bodies)
         self.watch = Watch(self.settings, lambda: 0.0)
         self.access = Access()

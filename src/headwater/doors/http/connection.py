@@ -15,6 +15,7 @@ from collections.abc import Callable
 from headwater.doors import faults
 from headwater.doors.farewell import Farewell
 from headwater.doors.http import large_writes
+from headwater.doors.http.arrival import arrived
 from headwater.doors.http.exchange import Exchange, Receiver, Streamer, Upstream
 from headwater.doors.http.headers import Headers
 from headwater.doors.http.shared import Server
@@ -128,11 +129,7 @@ class Connection(asyncio.Protocol):
         server = self._server
         self.peer = peer_of(transport.get_extra_info("peername"))
         self._farewell = Farewell.of(transport)
-        if server.internal:
-            self._parser.believe(server.heads)  # what others were not to say was left out where they are connected
-        elif server.proxies.trusts(self.peer):
-            self.through_proxy = True
-            self._parser.believe(server.proxy_heads)
+        self.through_proxy = arrived(server, transport, self.peer, self._parser, self.identity)
         if not server.admit(self):
             self.abort()
 
@@ -346,6 +343,9 @@ class Connection(asyncio.Protocol):
 
     def tick(self, now_s: float) -> None:
         """Enforces time limits; called by the server's sweep about twice a second."""
+        admitted = self.identity.admitted
+        if admitted is not None and not self._closing and not self._server.access.guard.holds(admitted):
+            self.shut_down()  # its certificate is over
         if self.streamer is not None:
             if not self._server.access.goes_on(self.identity, self.exchanges):
                 self._stop_streamer()

@@ -31,6 +31,7 @@ from headwater.model.events import Appended, Created
 from headwater.model.offsets import NOW, START
 from headwater.model.stream import Unchanged
 from headwater.ports import Clock, Rng
+from headwater.security.principals import PUBLIC
 
 _CACHE_MAX = 4096
 LINEARIZABLE = "linearizable"
@@ -354,11 +355,17 @@ class DurableStreams:
         elif part.up_to_date and not part.closed:
             answer.append(("Cache-Control", "no-cache"))
         else:
-            answer.append(("Cache-Control", "public, max-age=60, stale-while-revalidate=300"))
+            whose = "public" if self._is_for_all(exchange) else "private"
+            answer.append(("Cache-Control", f"{whose}, max-age=60, stale-while-revalidate=300"))
         if not now and _matches(exchange, etag):
             exchange.empty(304, answer)
             return
         self._send_body(exchange, answer, part)
+
+    def _is_for_all(self, exchange: Exchange) -> bool:
+        """Whether a cache may give the answer to somebody else. Of a request that was sent on it is not known for whom
+        it is."""
+        return not self._settings.auth_on or (not exchange.internal and exchange.principal.kind == PUBLIC)
 
     def _read_headers(self, part: Slice) -> list[tuple[str, str]]:
         answer = [("Content-Type", part.stream.content_type), ("Stream-Next-Offset", offsets.show(part.end))]

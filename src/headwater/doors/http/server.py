@@ -6,19 +6,21 @@ Owns the Date of answers and what happens to a request that fails. Never looks a
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from headwater.config import Settings
 from headwater.doors.http.access import Access
+from headwater.doors.http.admin_listener import Handles
 from headwater.doors.http.client_address import Proxies
 from headwater.doors.http.connection import Connection
 from headwater.doors.http.exchange import Exchange
 from headwater.doors.http.respond import Responder
-from headwater.doors.http.routes import Routes
 from headwater.doors.http.slices import Slicer
 from headwater.doors.http.watch import Watch
 from headwater.doors.http.wire import Budget, Heads
 from headwater.doors.listener import Listener
 from headwater.errors import Failure
+from headwater.security.principals import Principal
 
 INTERNAL_CONNECTIONS_MAX = 1_000_000
 """Every client's connection may have one to each other process: what limits clients limits these."""
@@ -32,7 +34,7 @@ class HttpServer(Listener[Connection]):
     def __init__(
         self,
         settings: Settings,
-        routes: Routes,
+        routes: Handles,
         responder: Responder,
         bodies: Budget,
         internal: bool = False,
@@ -45,6 +47,7 @@ class HttpServer(Listener[Connection]):
         self.internal = internal
         self.watch = Watch(settings, self._loop.time) if watch is None else watch
         self.access = Access() if access is None else access
+        self.admitted: Callable[[bytes | None], Principal | None] | None = None
         self.settings = settings
         # What processes ask of each other is made from a request of a client, and may take more room than it did.
         self.head_bytes_max = settings.head_bytes_max

@@ -5,6 +5,7 @@ Owns no code: `server` is what stands behind it. Never imports it, so that neith
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from headwater.config import Settings
@@ -15,6 +16,7 @@ from headwater.doors.http.respond import Responder
 from headwater.doors.http.slices import Slicer
 from headwater.doors.http.watch import Watch
 from headwater.doors.http.wire import Budget, Heads
+from headwater.security.principals import Principal
 
 
 class Server(Protocol):
@@ -27,6 +29,8 @@ class Server(Protocol):
     heads: Heads
     proxy_heads: Heads
     proxies: Proxies
+    admitted: Callable[[bytes | None], Principal | None] | None
+    """Whom a client's certificate is for; None where none is asked for, or none means anything."""
     bodies: Budget
     slicer: Slicer
     closing: bool

@@ -145,7 +145,6 @@ class RequestParser:
         "_header_count",
         "_headers",
         "_headers_max",
-        "_heads",
         "_held",
         "_host",
         "_in_step",
@@ -158,6 +157,7 @@ class RequestParser:
         "_snapshot_max",
         "_target",
         "body_bytes",
+        "heads",
         "rest",
         "state",
     )
@@ -171,7 +171,8 @@ class RequestParser:
         heads: Heads | None = None,
         budget: Budget | None = None,
     ) -> None:
-        self._heads = Heads() if heads is None else heads
+        self.heads = Heads() if heads is None else heads
+        """Those of clients whose same bytes mean the same."""
         self._believes = False
         """Forwarding headers are kept."""
         self._budget = Budget(1 << 62) if budget is None else budget
@@ -215,7 +216,7 @@ class RequestParser:
     def believe(self, heads: Heads) -> None:
         """The client is a trusted proxy. Its heads are remembered apart: of others they would mean something else."""
         self._believes = True
-        self._heads = heads
+        self.heads = heads
 
     def feed(self, data: bytes) -> list[Parsed]:
         """What these bytes completed, in order. Raises a Failure that stands alone.
@@ -225,7 +226,7 @@ class RequestParser:
         fresh = self.state == IDLE
         if fresh and not self._over:
             at = data.find(_HEAD_END) + 4
-            known = self._heads.known.get(data[:at])
+            known = self.heads.known.get(data[:at])
             if known is not None and len(data) == at + known.body_size:
                 like = known.request
                 request = Request(like.method, like.target, like.headers, like.version)
@@ -243,7 +244,7 @@ class RequestParser:
             if not out:
                 raise self._failure
         elif fresh and len(out) == 1 and self.state == IDLE and type(out[0]) is Request:
-            self._heads.learn(data, out[0])
+            self.heads.learn(data, out[0])
         return out
 
     @property

@@ -28,7 +28,7 @@ _ALLOWED_MAX = 1_024
 
 
 class Caller:
-    __slots__ = ("_allowed", "_authorization", "_epoch", "_guard", "_refused", "principal")
+    __slots__ = ("_allowed", "_authorization", "_epoch", "_guard", "_refused", "admitted", "principal")
 
     def __init__(self, guard: Guard) -> None:
         self._guard = guard
@@ -39,6 +39,8 @@ class Caller:
         """Why the credential does not hold."""
         self._allowed: dict[bytes, int] = {}
         """Actions that were allowed in this epoch, by the stream's name. Overflow: all are judged again."""
+        self.admitted: Principal | None = None
+        """Whom the connection itself is for, such as a client's certificate, when it brings no other credential."""
         self.principal: Principal = NOBODY
 
     def authenticate(self, command: Auth) -> Failure | None:
@@ -74,6 +76,10 @@ class Caller:
         self._epoch = self._guard.epoch
         self._allowed.clear()
         self._refused, self.principal = None, NOBODY
+        if self._authorization is None and self.admitted is not None:
+            if self._guard.holds(self.admitted):
+                self.principal = self.admitted
+            return
         try:
             self.principal = self._guard.principal(self._authorization)
         except Failure as failure:

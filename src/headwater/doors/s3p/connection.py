@@ -15,7 +15,7 @@ import msgspec
 
 from headwater.doors import faults
 from headwater.doors.farewell import Farewell
-from headwater.doors.peers import HERE, peer_of
+from headwater.doors.peers import HERE, certificate_of, peer_of
 from headwater.doors.s3p import outcomes, replies
 from headwater.doors.s3p.caller import Caller
 from headwater.doors.s3p.commands import Append, Auth, Create, Delete, Placed, Read, Trim
@@ -138,6 +138,9 @@ class Connection(asyncio.Protocol):
         transport.set_write_buffer_limits(high=self.server.settings.write_buffer_bytes_max)  # type: ignore[attr-defined]
         self._farewell = Farewell.of(transport)
         self.peer = peer_of(transport.get_extra_info("peername"))
+        admitted = self.server.admitted
+        if admitted is not None and self.caller is not None and self._farewell is not None:
+            self.caller.admitted = admitted(certificate_of(transport))
         if not self.server.admit(self):
             self.abort()
 

@@ -183,7 +183,8 @@ class Upstream(asyncio.Protocol):
                 transport.write(unsent[0] if len(unsent) == 1 else b"".join(unsent))
         if self._ending:
             self._ending = False
-            transport.write_eof()
+            if transport.can_write_eof():  # TLS has no half that could be ended: replies come as they would have
+                transport.write_eof()
 
     # ---- asyncio calls these ------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ Owns the keys of names and the order of that pass. Never looks at a command: `co
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import suppress
 
 from headwater.cluster.membership import Membership
@@ -18,6 +19,7 @@ from headwater.doors.s3p.routed import MemberConnection, RoutedConnection
 from headwater.engine.engine import Engine
 from headwater.engine.fork_placement import ForkPlacement
 from headwater.security.guard import Guard
+from headwater.security.principals import Principal
 
 _KEYS_MAX = 65_536
 _KEPT_NAME_BYTES_MAX = 128
@@ -36,6 +38,7 @@ class S3pServer(Listener[Connection]):
         guard: Guard | None = None,
     ) -> None:
         self.guard = Guard(engine.clock) if guard is None else guard
+        self.admitted: Callable[[bytes | None], Principal | None] | None = None
         super().__init__(settings.s3p_connections_max)
         self._members = members
         self.placing = placing

@@ -16,6 +16,7 @@ from headwater.engine.fork_placement import ForkPlacement
 from headwater.engine.pending_answers import Waiter
 from headwater.model import commands as model
 from headwater.security.guard import Guard
+from headwater.security.principals import Principal
 
 
 class Server(Protocol):
@@ -29,6 +30,8 @@ class Server(Protocol):
     submit: Callable[[str, model.Command, Waiter], None]
     placing: ForkPlacement | None
     """None with one group."""
+    admitted: Callable[[bytes | None], Principal | None] | None
+    """Whom a client's certificate is for; None where none is asked for, or none means anything."""
     blocked_count: int
     closing: bool
 
