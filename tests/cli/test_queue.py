@@ -127,6 +127,7 @@ def test_a_signal_lets_the_running_job_end(
     [
         (["stats", "missing"], 1, "create it with: headwater topic create missing --queue"),
         (["stats", "plain"], 1, "make it one with: headwater topic update plain --queue"),
+        (["put", "plain", "1"], 1, "make it one with: headwater topic update plain --queue"),
         (["retry", "letterless"], 1, "--dead-letter TOPIC"),
         (["work", "letterless", "nowhere"], 2, "write it as MODULE:FUNCTION"),
         (["work", "letterless", "no_such_module:f"], 2, "cannot import no_such_module"),

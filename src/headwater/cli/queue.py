@@ -86,10 +86,13 @@ def put(
 ) -> None:
     """Put a job, or one per line with --lines."""
     with connected(url, name, "queue") as hw:
-        from headwater.client import Draft
+        from headwater.client import Draft, NotAQueue
 
         queue = hw.queue(name)
-        json_mode = is_json(queue.topic.config().config.content_type)
+        config = queue.topic.config().config
+        if config.queue is None:
+            raise NotAQueue("not_a_queue", f"{name} is a topic without a queue: what is put there is nobody's job")
+        json_mode = is_json(config.content_type)
         if lines and key is not None:
             raise BadUsage("--key would be the same for each of --lines", "leave it out")
         raws = list(given_lines(data, file)) if lines else [given_data(data, file)]
