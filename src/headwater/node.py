@@ -290,7 +290,7 @@ class Node:
         pipeline.register(groups)
         FeedCalls(Encoding(encode_feed, begin_feed, encode_part)).register(groups)
         routes.call("/__headwater/lake", pipeline.lake, policy.READ_ALL)
-        routes.call("/__headwater/flush", pipeline.flush, policy.ADMIN_DO)
+        routes.call("/__headwater/flush", pipeline.flush, policy.FLUSH)
         if lake is not None:
             # One round of gc sees that nothing refers to it, and another finds that its time is over.
             unused_ms_max = settings.lake_grace_ms + 2 * settings.lake_gc_interval_ms

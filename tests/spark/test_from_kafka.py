@@ -95,7 +95,7 @@ def test_a_stream_begins_and_ends_where_http_does(node: Node, what: str) -> None
 
 
 @pytest.mark.full
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_it_does_so_after_a_compaction_and_what_retention_took(spark: SparkSession, node: Node) -> None:
     from headwater.spark.jobs.compact import compact
 
@@ -249,7 +249,7 @@ def test_a_star_within_a_part_is_told_to_be_one(caplog: pytest.LogCaptureFixture
 
 
 @pytest.mark.full
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_the_examples_of_the_page_run_as_they_stand(spark: SparkSession, node: Node, tmp_path: Path) -> None:
     with node.connect() as connection:
         fill(connection, ["orders/1", "orders/2", "clicks/json"], 8)

@@ -62,7 +62,7 @@ class TooManyHoles(Failure):
         told = f"; {self.deleted} records that match are deleted, the others are not" if self.deleted else ""
         return (
             f"the deleted records would lie in more than {self.holes_max} separate places of the topic; "
-            f"delete what lies before them first (before_seq){told}"
+            f"first delete what lies before them (before_seq), or, in a queue, ack jobs that lie before them{told}"
         )
 
     def details(self) -> dict[str, object]:

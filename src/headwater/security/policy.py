@@ -75,6 +75,8 @@ MEMBERS = Rule(Concern.MEMBERS, {"POST": ADMIN})
 READ_ALL = Rule(Concern.EVERYTHING, {"GET": READ})
 READ_OR_ASK_ALL = Rule(Concern.EVERYTHING, {"GET": READ, "POST": READ})
 ASK_ALL = Rule(Concern.EVERYTHING, {"POST": READ})
+FLUSH = Rule(Concern.EVERYTHING, {"POST": APPEND})
+"""Whoever may append everywhere has the node flush in any case."""
 ADMIN_LOOK = Rule(Concern.EVERYTHING, {"GET": ADMIN})
 ADMIN_DO = Rule(Concern.EVERYTHING, {"POST": ADMIN})
 ADMIN_ALL = Rule(

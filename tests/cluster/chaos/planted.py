@@ -18,7 +18,7 @@ from headwater.cli.main import app
 from headwater.engine.follower import Follower
 from headwater.log.medium import MediumError, Taken, Unsure
 from headwater.log.quorum import QuorumLog
-from headwater.ports import SystemClock
+from headwater.ports import SystemClock, clock
 
 ACK_AHEAD_S = 0.5
 _OFFSET = struct.Struct("<q")
@@ -125,12 +125,18 @@ class SetClock:
         """The clock of this process goes by the file from now on."""
         with self.path.open("rb") as file:
             held = mmap.mmap(file.fileno(), _OFFSET.size, access=mmap.ACCESS_READ)
-        now_ms = SystemClock.now_ms
 
-        def set_now_ms(self: SystemClock) -> int:
-            return now_ms() + int(_OFFSET.unpack_from(held)[0])
+        def offset_ms() -> int:
+            return int(_OFFSET.unpack_from(held)[0])
 
-        SystemClock.now_ms = set_now_ms  # type: ignore[method-assign]
+        believed = getattr(clock, "_believed", None)
+        if believed is None:
+            # An older source: it believes whatever the clock says.
+            now_ms: Any = SystemClock.now_ms
+            SystemClock.now_ms = lambda self: now_ms(self) + offset_ms()  # type: ignore[method-assign, assignment, misc]
+        else:
+            wall_ns = believed._wall_ns
+            believed._wall_ns = lambda: wall_ns() + offset_ms() * 1_000_000
 
 
 def main(arguments: list[str]) -> None:

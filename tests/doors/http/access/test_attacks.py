@@ -166,6 +166,14 @@ def test_a_missing_stream_and_a_hidden_one_are_answered_alike(node: Guarded) -> 
     assert answers[0].status == 403 and answers[0].body == answers[1].body.replace(b"shup", b"shop")
 
 
+def test_a_cache_in_front_does_not_hand_to_others_what_somebody_was_allowed_to_read(node: Guarded) -> None:
+    for number in range(6):
+        path = f"/v1/stream/shop/cached-{number}"
+        node.ask(node.admin, "PUT", path, b"some", {**TEXT, "Stream-Closed": "true"})
+        answer = node.ask(node.key("read:shop"), "GET", f"{path}?offset=-1")
+        assert str(answer.header("cache-control")).startswith("private, max-age=60")
+
+
 def test_a_signed_url_reads_what_it_was_made_for_and_nothing_else(node: Guarded) -> None:
     token = node.key("read:shop")
     body = json.dumps({"stream": "shop/eu/1", "expires_in_s": 600}).encode()

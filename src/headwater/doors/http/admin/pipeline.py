@@ -42,7 +42,7 @@ class Pipeline:
     def register(self, groups: GroupCalls) -> None:
         groups.call("cut", self._cut, policy.READ_ALL)
         groups.call("incarnations", self._incarnations, policy.READ_ALL)
-        groups.call("flush", self._flush, policy.ADMIN_DO)
+        groups.call("flush", self._flush, policy.FLUSH)
 
     def _incarnations(self, exchange: Exchange, owned: OwnedGroup, rest: bytes, query: bytes) -> None:
         exchange.only(b"GET", rest)

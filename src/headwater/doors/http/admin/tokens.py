@@ -20,7 +20,7 @@ from headwater.doors.http.access import Access, demand
 from headwater.doors.http.buckets import Buckets
 from headwater.doors.http.exchange import Exchange
 from headwater.engine.access_records import AccessKey
-from headwater.errors import BadAccess, BadBody, KeyNotFound, MethodNotAllowed, NoSuchRoute
+from headwater.errors import BadAccess, BadBody, KeyNotFound, MethodNotAllowed, NoSuchRoute, NotAuthenticated
 from headwater.model import json_mode, moments
 from headwater.ports import Clock
 from headwater.security import policy, signed_urls
@@ -28,7 +28,7 @@ from headwater.security.directory import Directory
 from headwater.security.guard import FILE_KEY_ID
 from headwater.security.keys import ID, Made
 from headwater.security.policy import Concern, Rule
-from headwater.security.principals import KEY, Action, BadScope, Need, Scope, parse_scopes
+from headwater.security.principals import KEY, PUBLIC, Action, BadScope, Need, Scope, parse_scopes
 
 PREFIX = "/__headwater/tokens"
 SIGN = "/__headwater/sign"
@@ -174,6 +174,8 @@ class TokenCalls:
         """`POST /__headwater/sign`. Whoever signs may read that, and the URL is good for as long as its key is."""
         exchange.only(b"POST", rest)
         guard, principal = self._access.guard, exchange.principal
+        if principal.kind == PUBLIC:
+            raise NotAuthenticated("a key")
         asked: _Sign = _body(exchange, _Sign)
         if (asked.stream is None) == (asked.prefix is None):
             raise BadAccess("give stream, such as orders/7, or prefix, such as orders/eu/")
