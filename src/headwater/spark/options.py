@@ -49,6 +49,8 @@ NAMES = (
     "addedStreams",
     "includeHeaders",
     "where",
+    "parse",
+    "parseMode",
 )
 STREAMING_ONLY = (
     "maxOffsetsPerTrigger",
@@ -60,6 +62,7 @@ STREAMING_ONLY = (
 BATCH_ONLY = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 BEGINNINGS = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
 ENDS = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+PERMISSIVE, FAILFAST, DROPMALFORMED = PARSE_MODES = ("permissive", "failfast", "dropmalformed")
 DELAY_MS_DEFAULT = 15 * 60_000
 KAFKA = {
     "kafka.bootstrap.servers": "url",
@@ -116,6 +119,8 @@ class Options(NamedTuple):
     delay_ms: int = DELAY_MS_DEFAULT
     """How long a batch waits for `rows_min` records at most."""
     where: RowFilter | None = None
+    parse_mode: str | None = None
+    """What becomes of records that do not fit; None: they are not parsed."""
     bounds: Bounds | None = None
     """What the beginnings and ends of streams, and a moment to end at, came to on the node, once it was asked."""
 
@@ -165,6 +170,7 @@ def parse(given: Mapping[str, str]) -> Options:
         _count(found, "minOffsetsPerTrigger"),
         _delay(found),
         where,
+        _parse_mode(found),
     )
 
 
@@ -319,6 +325,19 @@ def _added(found: Mapping[str, str]) -> str:
     if text not in (EARLIEST, LATEST):
         raise BadOptions(f"addedStreams is {EARLIEST} or {LATEST}, not {text!r}")
     return text
+
+
+def _parse_mode(found: Mapping[str, str]) -> str | None:
+    if "parse" not in found:
+        if "parseMode" in found:
+            raise BadOptions('parseMode is for reads that parse: add .option("parse", "json")')
+        return None
+    if found["parse"].lower() != "json":
+        raise BadOptions(f"parse is json, not {found['parse']!r}")
+    mode = found.get("parseMode", PERMISSIVE).lower()
+    if mode not in PARSE_MODES:
+        raise BadOptions(f"parseMode is {', '.join(PARSE_MODES[:-1])} or {PARSE_MODES[-1]}, not {mode!r}")
+    return mode
 
 
 def selection_of(spelled: Mapping[str, str]) -> Selection:
