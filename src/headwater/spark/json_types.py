@@ -109,9 +109,21 @@ def _shape_of(kind: DataType) -> Shape:
 def ddl(schema: StructType) -> str:
     """As `--schema` takes it."""
     return ", ".join(
-        f"{_quoted(field.name)} {field.dataType.simpleString()}{'' if field.nullable else ' NOT NULL'}"
+        f"{_quoted(field.name)} {_sql(field.dataType)}{'' if field.nullable else ' NOT NULL'}"
         for field in schema.fields
     )
+
+
+def _sql(kind: DataType) -> str:
+    from pyspark.sql import types as T
+
+    if isinstance(kind, T.StructType):
+        return f"struct<{', '.join(f'{_quoted(field.name)}: {_sql(field.dataType)}' for field in kind.fields)}>"
+    if isinstance(kind, T.ArrayType):
+        return f"array<{_sql(kind.elementType)}>"
+    if isinstance(kind, T.MapType):
+        return f"map<{_sql(kind.keyType)}, {_sql(kind.valueType)}>"
+    return str(kind.simpleString())
 
 
 def _quoted(name: str) -> str:
