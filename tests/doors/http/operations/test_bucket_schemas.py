@@ -72,15 +72,17 @@ def test_a_bucket_that_was_never_made_by_name_has_no_schema_but_the_default_one_
     assert put(node, "_default", schema(n="integer")).status == 200
 
 
-def test_a_schema_survives_kills_and_checkpoints(tmp_path: Path) -> None:
-    with Node.started(tmp_path, flags=("--checkpoint-interval-ms", "50")) as node:
+def test_a_schema_survives_kills_and_checkpoints_and_every_worker_has_it(tmp_path: Path) -> None:
+    flags = ("--checkpoint-interval-ms", "50", "--workers", "2")
+    with Node.started(tmp_path, flags=flags) as node:
         node.request("PUT", "/kept")
         put(node, "kept", schema(n="integer"))
         node.kill()
-    with Node.started(tmp_path) as node:
-        found = node.request("GET", PATH.format("kept")).json()
-        assert (found["version"], found["schema"]) == (1, schema(n="integer"))
+    with Node.started(tmp_path, flags=flags) as node:
+        for _ in range(8):  # each on a connection of its own, which either worker may take
+            found = node.request("GET", PATH.format("kept")).json()
+            assert (found["version"], found["schema"]) == (1, schema(n="integer"))
         put(node, "kept", schema(n="number"))
         node.terminate()
-    with Node.started(tmp_path) as node:
+    with Node.started(tmp_path, flags=flags) as node:
         assert node.request("GET", PATH.format("kept")).json()["version"] == 2
