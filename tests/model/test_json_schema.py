@@ -69,7 +69,7 @@ def test_any_document_is_read_or_refused_with_a_message(document: Any) -> None:
     try:
         read(document)
     except BadBucketSchema as bad:
-        assert bad.message()
+        assert bad.message().encode()
 
 
 @pytest.mark.parametrize(
@@ -151,6 +151,14 @@ def test_what_is_too_large_too_deep_or_endless_is_refused() -> None:
         fields_of(b'{"type":"object","properties":{"a":{}},"title":"' + b"x" * SCHEMA_BYTES_MAX + b'"}')
     with pytest.raises(BadBucketSchema, match="none"):
         fields_of(b"[" * 60_000)
+
+
+@pytest.mark.parametrize(
+    "text", [b'{"\\ud800": 1}', '{"type": "object"}'.encode("utf-16"), b'{"default": NaN}', b"\xff", b"\xef\xbb\xbf{}"]
+)
+def test_text_that_others_could_not_read_is_no_document(text: bytes) -> None:
+    with pytest.raises(BadBucketSchema, match="none"):
+        fields_of(text)
 
 
 def test_a_name_that_stands_twice_is_refused() -> None:

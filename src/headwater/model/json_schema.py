@@ -83,12 +83,17 @@ def document_of(text: bytes) -> dict[str, Any]:
     if len(text) > SCHEMA_BYTES_MAX:
         raise BadBucketSchema(f"a schema has at most {SCHEMA_BYTES_MAX} bytes")
     try:
-        found = json.loads(text, object_pairs_hook=_once)
+        found = json.loads(text.decode(), object_pairs_hook=_once, parse_constant=_no_constant)
+        json.dumps(found, ensure_ascii=False).encode()  # half of a surrogate pair is no character
     except (ValueError, RecursionError) as error:
         raise BadBucketSchema(f"a schema is a JSON document, and this is none: {error}") from None
     if not isinstance(found, dict):
         raise BadBucketSchema("a schema is a JSON object")
     return found
+
+
+def _no_constant(text: str) -> None:
+    raise ValueError(f"{text} is no value")
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from headwater.spark.derived_tables import arrow_schema
 from headwater.spark.job_runs import JobRefused
-from headwater.spark.json_types import inferred, struct_of
+from headwater.spark.json_types import TooManyFields, inferred, struct_of
 from headwater.spark.json_values import Reader, Unfit, Unsupported, fields_in, reader
 
 if TYPE_CHECKING:
@@ -53,7 +53,10 @@ def evolved(old: StructType, sample: Sequence[Sampled], table: str) -> Evolved:
     """The schema with what is new in a sample. Raises JobRefused for columns whose type does not hold its values."""
     from pyspark.sql.types import StructType
 
-    new = struct_of(inferred((one.payload for one in sample), with_unknown=False))
+    try:
+        new = struct_of(inferred((one.payload for one in sample), with_unknown=False))
+    except TooManyFields as many:
+        raise JobRefused(str(many), "leave out --infer, or give --schema") from None
     kinds = {field.name: field.dataType for field in new.fields}
     refused = [
         f"column {field.name} is {_name(field.dataType)} in the table and {_name(kinds[field.name])} in the records: "

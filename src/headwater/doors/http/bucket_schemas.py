@@ -15,7 +15,7 @@ from headwater.doors.http.exchange import Exchange
 from headwater.engine.bucket_schemas import BucketSchemas
 from headwater.engine.schema_records import BucketSchema
 from headwater.errors import BadHeader, MethodNotAllowed
-from headwater.model import json_schema, moments
+from headwater.model import moments
 from headwater.security.policy import Concern, Rule
 from headwater.security.principals import Action
 
@@ -54,7 +54,7 @@ class SchemaCalls:
             "bucket_id": bucket,
             "version": schema.version,
             "updated_at": moments.show(schema.at_ms),
-            "schema": json_schema.document_of(schema.document),
+            "schema": msgspec.Raw(schema.document),
         }
         headers = [("Content-Type", "application/json"), ("Cache-Control", "no-store"), ("ETag", schema.etag)]
         responder, keep_alive, body = exchange.responder, exchange.request.keep_alive, msgspec.json.encode(facts)

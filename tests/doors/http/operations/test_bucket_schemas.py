@@ -61,7 +61,9 @@ def test_what_no_columns_can_be_made_of_is_refused_and_appends_are_not_looked_at
     assert node.request("POST", PATH.format("plain")).status == 405
     assert put(node, "plain", schema(n="integer"), If_Match="1").json()["error"]["code"] == "bad_header"
 
-    assert put(node, "plain", schema(n="integer")).status == 200
+    deep = json.loads("[" * 800 + "]" * 800)
+    assert put(node, "plain", {**schema(n="integer"), "default": deep}).status == 200
+    assert node.request("GET", PATH.format("plain")).json()["schema"]["default"] == deep
     node.request("PUT", "/plain/a", JSON)
     assert node.request("POST", "/plain/a", JSON, b'{"n": "no number"}').status == 204
 
