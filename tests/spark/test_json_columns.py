@@ -75,7 +75,7 @@ def parsed(payloads: list[bytes], schema: pa.Schema = SCHEMA, kind: str = "appli
     return [None if unfit else row for row, unfit in zip(rows, made.unfit.to_pylist(), strict=True)]
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(st.lists(st.tuples(records, st.booleans()), max_size=80))
 def test_records_are_the_same_at_once_and_one_by_one(given: list[tuple[Any, bool]]) -> None:
     payloads = [written(record, spaced) for record, spaced in given]
