@@ -170,7 +170,7 @@ def parse(given: Mapping[str, str]) -> Options:
         _count(found, "minOffsetsPerTrigger"),
         _delay(found),
         where,
-        _parse_mode(found),
+        parse_mode=_parse_mode(found),
     )
 
 
