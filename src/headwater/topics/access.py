@@ -36,7 +36,7 @@ from headwater.errors import (
     StreamSoftDeleted,
 )
 from headwater.model import content_types
-from headwater.model.commands import Append, Create
+from headwater.model.commands import Append, Configure, Create, Retention
 from headwater.model.labels import Labels
 from headwater.topics.delivery import Delivery
 from headwater.topics.job_keys import split_by
@@ -97,6 +97,8 @@ class Write(msgspec.Struct, frozen=True, array_like=True):
     """Of the records, and of the topic if it is missing and has to be made. None: it is not made."""
     unique: bool = False
     """Records are left out whose key is that of a record that is there."""
+    retention: Retention | None = None
+    """What the topic keeps from now on; None: what it kept before, and all if it has to be made."""
 
 
 class Written(msgspec.Struct, frozen=True, array_like=True):
@@ -209,6 +211,7 @@ class TopicAccess:
         after: str | None = None,
         content_type: str | None = None,
         unique: bool = False,
+        retention: Retention | None = None,
     ) -> Written:
         """Appends; on return that is as durable as the topic promises. See `Write` for what may be demanded.
 
@@ -216,7 +219,7 @@ class TopicAccess:
         topic's process refused otherwise, or that it cannot be reached; it may have happened after an OutcomeUnknown.
         """
         group = await self._engine.locate(key)
-        write = Write(key, group, records, labels, stream_seq, after, content_type, unique)
+        write = Write(key, group, records, labels, stream_seq, after, content_type, unique, retention)
         if group in self._engine.owned:
             return await self._write(write)
         asked = self._engine.questions.ask_owner(group, "topic_write", _encode(write), into=Written)
@@ -342,7 +345,9 @@ class TopicAccess:
         create = None
         if stream is None and write.content_type is not None:
             self._demand_home(write)
-            create = Create(key, write.content_type, [])
+            create = Create(key, write.content_type, [], retention=write.retention)
+        elif stream is not None and write.retention not in (None, stream.retention):
+            group.submit(key, Configure(write.retention, stream.topic), OutcomeFuture())
         future = OutcomeFuture()
         append = Append(
             write.records, _media(write, stream), stream_seq=write.stream_seq, create=create, labels=write.labels

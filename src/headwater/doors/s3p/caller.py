@@ -1,7 +1,7 @@
 """Who an S3P connection is for, and which of its commands may be done.
 
 Owns the AUTH command's effect and the rules of the commands. Never writes a reply. A connection without one is asked
-nothing: authentication is off, or another member forwards on it what was judged there.
+nothing: authentication and the audit log are off, or another member forwards on it what was judged there.
 
     AUTH <key or token>     +OK, and what comes after it is done in that name; as often as the client likes
 """
@@ -12,9 +12,9 @@ from typing import Final
 
 from headwater.doors.s3p.commands import Append, Auth, Command, Create, Delete, Read, Trim
 from headwater.doors.s3p.names import key_of
-from headwater.errors import Failure, Forbidden, NotAuthenticated
+from headwater.errors import AccessUnknown, Failure, Forbidden, NotAuthenticated, row
 from headwater.security.guard import Guard
-from headwater.security.principals import NOBODY, PUBLIC, Action, Need, Principal
+from headwater.security.principals import EVERYONE, NOBODY, PUBLIC, Action, Asked, Need, Principal, Trail
 
 RULES: Final[dict[type, Action]] = {
     Create: Action.CREATE,
@@ -28,10 +28,23 @@ _ALLOWED_MAX = 1_024
 
 
 class Caller:
-    __slots__ = ("_allowed", "_authorization", "_epoch", "_guard", "_refused", "admitted", "principal")
+    __slots__ = (
+        "_allowed",
+        "_audit",
+        "_authorization",
+        "_epoch",
+        "_guard",
+        "_refused",
+        "address",
+        "admitted",
+        "principal",
+    )
 
-    def __init__(self, guard: Guard) -> None:
+    def __init__(self, guard: Guard, audit: Trail | None = None) -> None:
         self._guard = guard
+        self._audit = audit
+        self.address = ""
+        """The client's."""
         self._authorization: bytes | None = None
         self._epoch = 0
         """The guard's, when the credential was judged last."""
@@ -41,7 +54,7 @@ class Caller:
         """Actions that were allowed in this epoch, by the stream's name. Overflow: all are judged again."""
         self.admitted: Principal | None = None
         """Whom the connection itself is for, such as a client's certificate, when it brings no other credential."""
-        self.principal: Principal = NOBODY
+        self.principal: Principal = NOBODY if guard.on else EVERYONE
 
     def authenticate(self, command: Auth) -> Failure | None:
         """The refusal, if it is one: then the connection has no credential any more."""
@@ -51,6 +64,19 @@ class Caller:
         if refused is not None:
             self._authorization, self._epoch = None, 0
         return refused
+
+    def denied(self, command: Auth | Command, refused: Failure) -> None:
+        """The client was told so: for the audit log."""
+        if self._audit is not None and not isinstance(refused, AccessUnknown):
+            needs = refused.needed if isinstance(refused, NotAuthenticated | Forbidden) else ""
+            asked = Asked("s3p", self.address, self.principal if needs else None)
+            what = "" if isinstance(command, Auth) else command.name.decode("utf-8", "replace")
+            self._audit.denied(asked, type(command).__name__.lower(), what, row(refused).code, needs)
+
+    def allowed(self, command: Delete) -> None:
+        """It is done now, here or by another process: for the audit log."""
+        if self._audit is not None:
+            self._audit.allowed(Asked("s3p", self.address, self.principal), "stream.delete", key_of(command.name))
 
     def refusal(self, command: Command) -> Failure | None:
         """Why a command may not be done; None when it may."""

@@ -103,7 +103,8 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, server: Server) -> None:
         self.server = server
-        self.caller = Caller(server.guard) if server.guard.on else None
+        asks = server.guard.on or server.audit is not None
+        self.caller = Caller(server.guard, server.audit) if asks else None
         self._parser = Parser(server.limits)
         self._transport: asyncio.Transport | None = None
         self._closing = False
@@ -138,6 +139,8 @@ class Connection(asyncio.Protocol):
         transport.set_write_buffer_limits(high=self.server.settings.write_buffer_bytes_max)  # type: ignore[attr-defined]
         self._farewell = Farewell.of(transport)
         self.peer = peer_of(transport.get_extra_info("peername"))
+        if self.caller is not None:
+            self.caller.address = self.peer
         admitted = self.server.admitted
         if admitted is not None and self.caller is not None and self._farewell is not None:
             self.caller.admitted = admitted(certificate_of(transport))
@@ -256,7 +259,11 @@ class Connection(asyncio.Protocol):
         if isinstance(command, Auth):
             refused = caller.authenticate(command)
         elif isinstance(command, Refusal | Placed) or (refused := caller.refusal(command)) is None:
+            if type(command) is Delete:
+                caller.allowed(command)
             return False
+        if refused is not None:
+            caller.denied(command, refused)
         replied = replies.ok() if refused is None else outcomes.failed(command.name, refused)
         self.pending.append(Pending(self, command.name, ALONE, replied))
         self.later()
