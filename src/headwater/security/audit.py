@@ -176,7 +176,7 @@ class Audit:
             if budget.more_count:
                 count, budget.more_count = budget.more_count, 0
                 self._keep_own("more", kind, count)
-        if self.lost_count > self._lost_told:
+        if self.lost_count > self._lost_told and len(self._waiting) < WAITING_MAX:
             count, self._lost_told = self.lost_count - self._lost_told, self.lost_count
             self._keep_own("lost", "records of this log that could not be appended", count)
 
