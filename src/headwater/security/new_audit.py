@@ -9,7 +9,6 @@ from collections.abc import Awaitable
 from typing import Protocol
 
 from headwater.config import Settings
-from headwater.model.commands import Retention
 from headwater.model.json_mode import JSON
 from headwater.ports import Clock, Rng
 from headwater.security.audit import Audit
@@ -22,7 +21,7 @@ class Write(Protocol):
     """See `topics.access.TopicAccess.write`."""
 
     def __call__(
-        self, key: str, records: list[bytes], *, content_type: str | None, retention: Retention | None
+        self, key: str, records: list[bytes], *, content_type: str | None, age_ms: int | None, sets_age: bool
     ) -> Awaitable[object]: ...
 
 
@@ -34,11 +33,12 @@ def new_audit(settings: Settings, clock: Clock, rng: Rng, worker: int) -> Audit 
 
 
 def new_writer(audit: Audit, settings: Settings, write: Write, clock: Clock) -> AuditWriter:
-    retention: Retention | None = Retention(age_ms=settings.audit_age_ms)
+    is_first = True
 
     async def append(records: list[bytes]) -> None:
-        nonlocal retention
-        await write(AUDIT_KEY, records, content_type=JSON, retention=retention)
-        retention = None  # what an admin gives the stream from now on stays until the next start
+        nonlocal is_first
+        # Once, or nodes with another setting would change it back and forth.
+        await write(AUDIT_KEY, records, content_type=JSON, age_ms=settings.audit_age_ms, sets_age=is_first)
+        is_first = False
 
     return AuditWriter(audit, append, clock)

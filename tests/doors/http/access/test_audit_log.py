@@ -161,13 +161,18 @@ def test_it_is_kept_as_long_as_the_setting_says_and_goes_on_after_a_restart(tmp_
         assert found(made, what="first-bucket")
         topic = "/v0/topics/_headwater/audit"
         assert made.call("GET", topic)["config"]["ttl_ms"] == 400 * 86_400_000
-        node.flags = (*node.flags, "--audit-age-ms", "7200000")
+        made.call("PATCH", topic, {"cap_bytes": 1 << 30})
+        node.flags = [*node.flags, "--audit-age-ms", "7200000"]
         node.restart()
         made.call("PUT", "/second-bucket")
         assert found(made, what="second-bucket")
-        assert made.call("GET", topic)["config"]["ttl_ms"] == 7_200_000
+        config = made.call("GET", topic)["config"]
+        assert (config["ttl_ms"], config["cap_bytes"]) == (7_200_000, 1 << 30)
         ids = [one["id"] for one in told(made)]
         assert len(ids) == len(set(ids))
+        made.ask(made.admin, "DELETE", PATH)
+        assert found(made, action="stream.delete", what="_headwater/audit")[0]["who"] == "first-admin"
+        assert made.call("GET", topic)["config"]["ttl_ms"] == 7_200_000
 
 
 def test_it_is_off_where_authentication_is_off_unless_asked_for(tmp_path: Path) -> None:
