@@ -35,7 +35,6 @@ class Caller:
         "_epoch",
         "_guard",
         "_refused",
-        "address",
         "admitted",
         "principal",
     )
@@ -43,8 +42,6 @@ class Caller:
     def __init__(self, guard: Guard, audit: Trail | None = None) -> None:
         self._guard = guard
         self._audit = audit
-        self.address = ""
-        """The client's."""
         self._authorization: bytes | None = None
         self._epoch = 0
         """The guard's, when the credential was judged last."""
@@ -56,6 +53,28 @@ class Caller:
         """Whom the connection itself is for, such as a client's certificate, when it brings no other credential."""
         self.principal: Principal = NOBODY if guard.on else EVERYONE
 
+    @classmethod
+    def of(cls, guard: Guard, audit: Trail | None) -> Caller | None:
+        """Of a new connection; None where nobody is asked, and nothing is told."""
+        return cls(guard, audit) if guard.on or audit is not None else None
+
+    def judged(self, command: Auth | Command, address: str) -> Failure | None:
+        """The refusal, if it is one; the audit log is told of it, by the client's address, and of a deletion."""
+        refused = self.authenticate(command) if isinstance(command, Auth) else self.refusal(command)
+        if self._audit is not None and (refused is not None or type(command) is Delete):
+            self._tell(self._audit, command, address, refused)
+        return refused
+
+    def _tell(self, audit: Trail, command: Auth | Command, address: str, refused: Failure | None) -> None:
+        if refused is None:
+            # It is done now, here or by another process.
+            audit.allowed(Asked("s3p", address, self.principal), "stream.delete", key_of(command.name))
+        elif not isinstance(refused, AccessUnknown):
+            needs = refused.needed if isinstance(refused, NotAuthenticated | Forbidden) else ""
+            asked = Asked("s3p", address, self.principal if needs else None)
+            what = "" if isinstance(command, Auth) else command.name.decode("utf-8", "replace")
+            audit.denied(asked, type(command).__name__.lower(), what, row(refused).code, needs)
+
     def authenticate(self, command: Auth) -> Failure | None:
         """The refusal, if it is one: then the connection has no credential any more."""
         self._authorization = b"Bearer " + command.token
@@ -64,19 +83,6 @@ class Caller:
         if refused is not None:
             self._authorization, self._epoch = None, 0
         return refused
-
-    def denied(self, command: Auth | Command, refused: Failure) -> None:
-        """The client was told so: for the audit log."""
-        if self._audit is not None and not isinstance(refused, AccessUnknown):
-            needs = refused.needed if isinstance(refused, NotAuthenticated | Forbidden) else ""
-            asked = Asked("s3p", self.address, self.principal if needs else None)
-            what = "" if isinstance(command, Auth) else command.name.decode("utf-8", "replace")
-            self._audit.denied(asked, type(command).__name__.lower(), what, row(refused).code, needs)
-
-    def allowed(self, command: Delete) -> None:
-        """It is done now, here or by another process: for the audit log."""
-        if self._audit is not None:
-            self._audit.allowed(Asked("s3p", self.address, self.principal), "stream.delete", key_of(command.name))
 
     def refusal(self, command: Command) -> Failure | None:
         """Why a command may not be done; None when it may."""

@@ -103,8 +103,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, server: Server) -> None:
         self.server = server
-        asks = server.guard.on or server.audit is not None
-        self.caller = Caller(server.guard, server.audit) if asks else None
+        self.caller = Caller.of(server.guard, server.audit)
         self._parser = Parser(server.limits)
         self._transport: asyncio.Transport | None = None
         self._closing = False
@@ -139,8 +138,6 @@ class Connection(asyncio.Protocol):
         transport.set_write_buffer_limits(high=self.server.settings.write_buffer_bytes_max)  # type: ignore[attr-defined]
         self._farewell = Farewell.of(transport)
         self.peer = peer_of(transport.get_extra_info("peername"))
-        if self.caller is not None:
-            self.caller.address = self.peer
         admitted = self.server.admitted
         if admitted is not None and self.caller is not None and self._farewell is not None:
             self.caller.admitted = admitted(certificate_of(transport))
@@ -256,14 +253,11 @@ class Connection(asyncio.Protocol):
 
     def _denied(self, caller: Caller, command: Taken) -> bool:
         """True when it may not be done, or was an AUTH: its reply takes its place among the others."""
-        if isinstance(command, Auth):
-            refused = caller.authenticate(command)
-        elif isinstance(command, Refusal | Placed) or (refused := caller.refusal(command)) is None:
-            if type(command) is Delete:
-                caller.allowed(command)
+        if isinstance(command, Refusal | Placed):
             return False
-        if refused is not None:
-            caller.denied(command, refused)
+        refused = caller.judged(command, self.peer)
+        if refused is None and not isinstance(command, Auth):
+            return False
         replied = replies.ok() if refused is None else outcomes.failed(command.name, refused)
         self.pending.append(Pending(self, command.name, ALONE, replied))
         self.later()
