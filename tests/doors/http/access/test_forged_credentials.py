@@ -246,6 +246,8 @@ TRICKS = [
     "shop/secreT",
     "shop\\secret",
     "shop/e\u0443/1",
+    "shop/eu/1\r\n*3\r\n$6\r\nDELETE\r\n$11\r\nshop/secret\r\n*0\r\n",
+    "shop/eu/1 HTTP/1.1\r\nHost: a\r\n\r\nDELETE /v1/stream/shop/secret",
 ]
 
 
