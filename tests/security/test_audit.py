@@ -33,6 +33,7 @@ def made() -> tuple[Audit, SimClock]:
 
 
 def taken(audit: Audit) -> list[dict[str, Any]]:
+    audit.gather()
     records = audit.take(1_000_000)
     audit.given(records)
     return [msgspec.json.decode(record) for record in records]
@@ -101,6 +102,7 @@ def test_an_hour_of_refusals_from_everywhere_makes_two_records_a_second_at_most(
             address = f"2001:db8::{second:x}:{client:x}"
             audit.denied(Asked("http", address, None), "post", "/x" * 5_000, "credential_refused")
         at_most = max(at_most, audit.waiting_count)
+        audit.gather()
         records = audit.take(1_000_000)
         audit.given(records)
         count += len(records)
@@ -139,11 +141,12 @@ def test_records_that_cannot_be_appended_are_kept_up_to_a_bound_and_the_loss_is_
     audit, _ = made()
     for number in range(14):
         audit.done(BY_SHOP, "key.revoke", str(number), 200)
+    audit.gather()
     records = audit.take(100)
     assert len(records) == 10 and audit.lost_count == 4
     for number in range(3):  # those that are being appended are lost meanwhile
         audit.done(BY_SHOP, "key.revoke", f"later {number}", 200)
-    audit.take(100)
+    audit.gather()
     audit.given(records)
     found = taken(audit) + taken(audit)
     assert [one["what"] for one in found if one["action"] == "key.revoke"] == ["later 0", "later 1", "later 2"]
@@ -155,7 +158,9 @@ def test_what_a_client_wrote_is_printable_and_short() -> None:
     evil = "/\x1b[31m\r\n\u202e\udcff\x00" + "é" * 5_000
     audit.denied(Asked("http", evil, None, "r"), evil, evil, "forbidden", evil)
     audit.done(BY_SHOP, "stream.delete", evil, 204)
+    audit.gather()
     records = audit.take(10)
+    assert len(records) == 2
     for record in records:
         text = record.decode()
         assert text.isprintable() and "\x1b" not in text and len(text) < 3_000
@@ -214,5 +219,31 @@ def test_a_flush_beside_the_task_tells_nothing_twice() -> None:
         await asyncio.gather(clock.advance(1_000), writer.flush_in_time(), writer.flush())
         await writer.stop()
         assert len(appended) == len(set(appended)) == module.MANAGEMENT_MAX + 1
+
+    asyncio.run(run())
+
+
+def test_a_flood_while_records_are_appended_makes_no_more_appends() -> None:
+    async def run() -> None:
+        audit, clock = made()
+        sizes: list[int] = []
+
+        def flood() -> None:
+            for client in range(300):
+                audit.denied(Asked("http", f"192.0.2.{client}", None), "get", "/x", "credential_refused")
+
+        async def append(records: list[bytes]) -> None:
+            sizes.append(len(records))
+            flood()
+            await asyncio.sleep(0)
+            flood()
+
+        writer = AuditWriter(audit, append, clock)
+        writer.start()
+        flood()
+        await clock.advance(60_000)
+        assert len(sizes) <= 60
+        assert sum(sizes) <= module.DENIALS_MAX + 2 * 60
+        await writer.stop()
 
     asyncio.run(run())

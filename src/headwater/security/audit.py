@@ -3,7 +3,7 @@
 Owns the records, and how many of them there may be: whoever asks more often than that is counted. Never appends any
 (`audit_writer` does), and never holds a credential, a query or a body.
 
-    note -> of this second, by what they have in common -> taken once a second -> encoded -> appended, or given back
+    note -> of this second, by what they have in common -> gathered once a second: encoded -> taken, appended -> given
 
 A record is one JSON object. What a client wrote into it is printable, and short.
 """
@@ -156,19 +156,8 @@ class Audit:
 
     # ---- taking -------------------------------------------------------------------------------------------------
 
-    def take(self, count_max: int) -> list[bytes]:
-        """The oldest records, encoded. They stay until they are `given`."""
-        self._end_second()
-        return list(islice(self._waiting, count_max))
-
-    def given(self, records: list[bytes]) -> None:
-        """They are durable, and not told again."""
-        waiting = self._waiting
-        for record in records:
-            if waiting and waiting[0] is record:  # others were lost meanwhile
-                waiting.popleft()
-
-    def _end_second(self) -> None:
+    def gather(self) -> None:
+        """Ends the second: what was noted has its records, which may be taken."""
         now, self._now = self._now, {}
         for one in now.values():
             self._keep(one.at_ms, one.facts, one.count, one.last_ms)
@@ -179,6 +168,17 @@ class Audit:
         if self.lost_count > self._lost_told and len(self._waiting) < WAITING_MAX:
             count, self._lost_told = self.lost_count - self._lost_told, self.lost_count
             self._keep_own("lost", "records of this log that could not be appended", count)
+
+    def take(self, count_max: int) -> list[bytes]:
+        """The oldest records that were gathered. They stay until they are `given`."""
+        return list(islice(self._waiting, count_max))
+
+    def given(self, records: list[bytes]) -> None:
+        """They are durable, and not told again."""
+        waiting = self._waiting
+        for record in records:
+            if waiting and waiting[0] is record:  # others were lost meanwhile
+                waiting.popleft()
 
     def _keep_own(self, action: str, what: str, count: int) -> None:
         now_ms = self._clock.now_ms()

@@ -62,8 +62,10 @@ class AuditWriter:
                 await self.flush()
 
     async def flush(self) -> bool:
-        """Appends what was noted so far; False when that failed."""
+        """Appends what was noted before the call; False when that failed. What is noted meanwhile waits for the next
+        one: a flood of requests is no reason to append more often."""
         async with self._flushing:
+            self._audit.gather()
             while records := self._audit.take(BATCH_COUNT):
                 try:
                     await self._append(records)
