@@ -235,14 +235,16 @@ def test_a_flood_while_records_are_appended_makes_no_more_appends() -> None:
         async def append(records: list[bytes]) -> None:
             sizes.append(len(records))
             flood()
-            await asyncio.sleep(0)
-            flood()
+            if len(sizes) > 1_000:
+                raise RuntimeError("there is no end of it")
 
         writer = AuditWriter(audit, append, clock)
-        writer.start()
         flood()
+        assert await writer.flush()
+        assert sizes == [module.DENIALS_MAX + 1]
+        writer.start()
         await clock.advance(60_000)
-        assert len(sizes) <= 60
+        assert 50 < len(sizes) <= 61
         assert sum(sizes) <= module.DENIALS_MAX + 2 * 60
         await writer.stop()
 
