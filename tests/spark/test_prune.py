@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from headwater.cli.main import app
-from headwater.lake.store import MemoryStore, StoreUnavailable
+from headwater.lake.s3 import S3Store
+from headwater.lake.store import MemoryStore, ObjectStore, StoreUnavailable
 from headwater.spark import backup_locks, backup_store
 from headwater.spark.backup_keeping import Keep, kept
 from headwater.spark.backup_locks import ALONE, LOCK_MS, LOCKS, SHARED, Lock, locked
@@ -23,6 +24,7 @@ from headwater.spark.job_runs import JobRefused
 from headwater.spark.jobs import prune as job
 from headwater.spark.jobs.prune import act, planned, prune
 from headwater.spark.lake_place import Place
+from tests.support.s3 import ACCESS_KEY, S3, SECRET_KEY
 
 DAY_MS = 86_400_000
 FIRST_MS = int(datetime(2026, 6, 1, 12, tzinfo=UTC).timestamp()) * 1_000
@@ -35,7 +37,7 @@ class Clocked(MemoryStore):
         super().__init__(lambda: self.ms)
 
 
-def make(store: MemoryStore, made_ms: int, objects: dict[str, bytes]) -> str:
+def make(store: ObjectStore, made_ms: int, objects: dict[str, bytes]) -> str:
     """A backup, whole: its objects lie where others may have put them already."""
     name = backup_store.new_id(made_ms)
     items = []
@@ -50,7 +52,7 @@ def make(store: MemoryStore, made_ms: int, objects: dict[str, bytes]) -> str:
     return name
 
 
-def whole(store: MemoryStore, name: str) -> bool:
+def whole(store: ObjectStore, name: str) -> bool:
     manifest = backup_store.read(store, name)
     parts = [part for document in manifest.documents for part in document.parts]
     items = [Item(f"objects/{item.key}", item.bytes, item.digest) for item in manifest.objects]
@@ -238,6 +240,21 @@ def test_rules_keep_what_a_slow_reading_of_them_keeps(hours: list[int], keep: Ke
     assert not made or max(made, key=lambda name: (made[name], name)) in found
 
 
+@pytest.mark.full
+def test_backups_on_s3_are_pruned_and_locked_as_those_in_a_directory(s3: S3) -> None:
+    s3.make_bucket("pruned")
+    keys = {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY}
+    store = S3Store("pruned", "x", endpoint=s3.endpoint, region="us-east-1", **keys)
+    names = [make(store, FIRST_MS + n * DAY_MS, {f"data/{n}": b"x", "data/all": b"y"}) for n in range(3)]
+    with locked(store, SHARED), pytest.raises(JobRefused, match="a backup is being made"), locked(store, ALONE):
+        pass
+    with locked(store, ALONE) as lock:
+        act(store, planned(store, Keep(last=1)), lock)
+    assert backup_store.names(store) == names[2:]
+    assert {stored.key for stored in store.list("objects")} == {"objects/data/2", "objects/data/all"}
+    assert list(store.list(LOCKS)) == []
+
+
 def lines(command: list[str], exits: int = 0) -> list[dict[str, Any]]:
     done = CliRunner().invoke(app, command)
     assert done.exit_code == exits, done.output
@@ -246,12 +263,12 @@ def lines(command: list[str], exits: int = 0) -> list[dict[str, Any]]:
 
 def test_the_command_says_what_it_would_delete_and_deletes_it(tmp_path: Path) -> None:
     place = Place(str(tmp_path / "backups"))
-    names = [make(place.store(), FIRST_MS + number * DAY_MS, {"data/x": b"x"}) for number in range(9)]  # type: ignore[arg-type]
-    command = ["pipeline", "run", "prune", str(tmp_path / "backups"), "--keep-daily", "2", "--keep-weekly", "2"]
+    names = [make(place.store(), FIRST_MS + number * DAY_MS, {"data/x": b"x"}) for number in range(9)]
+    command = ["pipeline", "prune", str(tmp_path / "backups"), "--keep-daily", "2", "--keep-weekly", "2"]
     (told,) = lines([*command, "--dry-run"])
     assert [one["backup"] for one in told["backups_kept"]] == [names[6], *names[7:]]
     (done,) = lines(command)
     assert (done["job"], done["outcome"], done["backups_dropped"]) == ("prune", "done", names[:6])
     assert backup_store.names(place.store()) == names[6:]
     assert done["objects_deleted"] == 12
-    lines(command[:4], exits=2)
+    lines(command[:3], exits=2)

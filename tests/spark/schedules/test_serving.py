@@ -1,4 +1,5 @@
-"""A server of a schedule in a simulated world: it is killed at every step, frozen and cut off, and others take over. Held against what ran, not against what it wrote down."""
+"""A server of a schedule in a simulated world: it is killed at every step, frozen and cut off, and others take
+over. Held against what ran, not against what it wrote down."""
 
 from __future__ import annotations
 

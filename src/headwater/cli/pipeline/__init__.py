@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from headwater.cli.pipeline import backup_jobs
 from headwater.cli.pipeline import serve as schedules
 from headwater.cli.pipeline.common import IMPATIENCE_S, URL_DEFAULT, Token, Url, job_command, telling
 from headwater.client.connection import printable
@@ -26,6 +27,7 @@ for _job in run_app.registered_commands:
         _job.callback = job_command(_job.callback)
 
 app.command()(schedules.serve)
+app.command()(backup_jobs.prune)
 
 
 @app.command()

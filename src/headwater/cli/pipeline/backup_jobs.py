@@ -1,4 +1,5 @@
-"""`headwater pipeline run backup`, `prune` and `restore`. Owns their options. Never does the work: the jobs do."""
+"""`headwater pipeline run backup` and `restore`, and `headwater pipeline prune`.
+Owns their options. Never does the work: the jobs do."""
 
 from __future__ import annotations
 
@@ -34,7 +35,6 @@ KeepWeekly = Annotated[
 def register(app: typer.Typer) -> None:
     """Adds this module's commands to `headwater pipeline run`."""
     app.command()(backup)
-    app.command()(prune)
     app.command()(restore)
 
 
@@ -97,7 +97,7 @@ def prune(
     each of so many days and weeks that have one. Nothing is deleted while a
     backup is made there, or when one there cannot be read.
 
-        headwater pipeline run prune /mnt/backups --keep-daily 7 --keep-weekly 4
+        headwater pipeline prune /mnt/backups --keep-daily 7 --keep-weekly 4
     """
     if not (keep or keep_daily or keep_weekly):
         raise typer.BadParameter("say which backups are kept: give --keep, --keep-daily or --keep-weekly")

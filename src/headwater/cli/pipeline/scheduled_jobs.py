@@ -25,7 +25,7 @@ SERVERS = frozenset({"url", "token", "master", "conf", "verbose"})
 ENDLESS = {"continuous": "at and every say how often it runs", "follow": "at and every say how often it runs"}
 Commands = Mapping[str, Any]
 """Those of `headwater pipeline run`, by name."""
-LOOKS = {"check": "it is for one look, and runs no job"}
+LOOKS = {key: "it is for one look, and changes nothing" for key in ("check", "dry-run")}
 
 
 def complaints(commands: Commands, job: str, options: Mapping[str, Any]) -> Iterator[str]:
