@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from headwater.cli.main import app
 from headwater.cli.pipeline import run_app
 from headwater.cli.pipeline.scheduled_jobs import JOBS, complaints
 from headwater.spark.job_runs import JobRefused
+from headwater.spark.schedules import file
 from headwater.spark.schedules.file import LEASE_MS, Schedule, load
 
 COMMANDS = typer.main.get_command(run_app).commands  # type: ignore[attr-defined]
@@ -58,9 +60,9 @@ options = { to = "s3://vault/nightly", keep-daily = 7, keep-weekly = 4 }
 
 
 def loaded(text: str, folder: Path) -> Schedule:
-    file = folder / "nightly.toml"
-    file.write_text(text)
-    return load(file, lambda job, options: complaints(COMMANDS, job, options))
+    path = folder / "nightly.toml"
+    path.write_text(text)
+    return load(path, lambda job, options: complaints(COMMANDS, job, options))
 
 
 def refused(text: str, folder: Path) -> list[str]:
@@ -175,17 +177,27 @@ def test_a_file_that_is_no_schedule_is_refused(tmp_path: Path) -> None:
         load(tmp_path / "gone.toml", lambda job, options: [])
 
 
+def test_the_schedule_in_the_guide_is_one(tmp_path: Path) -> None:
+    guide = (Path(__file__).resolve().parents[3] / "docs" / "guides" / "spark.md").read_text()
+    (text,) = [block for block in re.findall(r"(?ms)^```toml\n(.*?)^```$", guide) if "[[job]]" in block]
+    assert [entry.job for entry in loaded(text, tmp_path).entries] == ["compact", "derive", "fold", "backup"]
+    keys = set(
+        re.findall(r"`(\w+)`", " ".join(re.findall(r"(?m)^\| (`.*?) \|", guide.partition("| key of a job |")[2])))
+    )
+    assert set(file._JOB) - {"name", "job"} <= keys
+
+
 def test_every_job_that_a_schedule_may_have_is_a_command() -> None:
     assert set(JOBS) <= set(COMMANDS)
     assert "job: 'restore' is none of" in next(iter(complaints(COMMANDS, "restore", {})))
 
 
 def test_a_check_says_when_each_job_is_due_and_needs_neither_node_nor_spark(tmp_path: Path) -> None:
-    file = tmp_path / "nightly.toml"
-    file.write_text(GOOD)
+    path = tmp_path / "nightly.toml"
+    path.write_text(GOOD)
 
     def serve(*arguments: str) -> Any:
-        return CliRunner().invoke(app, ["pipeline", "serve", str(file), *arguments], env={"HEADWATER_URL": ""})
+        return CliRunner().invoke(app, ["pipeline", "serve", str(path), *arguments], env={"HEADWATER_URL": ""})
 
     done = serve("--check", "--url", "http://127.0.0.1:1")
     assert done.exit_code == 0, done.output
@@ -194,7 +206,7 @@ def test_a_check_says_when_each_job_is_due_and_needs_neither_node_nor_spark(tmp_
         *(("small-files", "compact"), ("events", "derive"), ("boards", "fold"), ("vault", "backup")),
     ]
     assert all(len(line["next"]) == 3 and line["next"] == sorted(set(line["next"])) for line in lines)
-    file.write_text(GOOD.replace('"5 * * * *"', '"* *"'))
+    path.write_text(GOOD.replace('"5 * * * *"', '"* *"'))
     done = serve()
     assert done.exit_code == 1
     assert "error: nightly.toml: job events: at: '* *' has 2 fields" in done.stderr
