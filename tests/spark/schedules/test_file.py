@@ -190,6 +190,8 @@ def test_the_schedule_in_the_guide_is_one(tmp_path: Path) -> None:
 def test_every_job_that_a_schedule_may_have_is_a_command() -> None:
     assert set(JOBS) <= set(COMMANDS)
     assert "job: 'restore' is none of" in next(iter(complaints(COMMANDS, "restore", {})))
+    assert list(complaints(COMMANDS, "erase", {"dead-share": 0.2})) == []
+    assert "of one stream it is done once" in next(iter(complaints(COMMANDS, "erase", {"stream": "users/4711"})))
 
 
 def test_a_check_says_when_each_job_is_due_and_needs_neither_node_nor_spark(tmp_path: Path) -> None:

@@ -192,6 +192,20 @@ def test_a_lost_node_is_waited_for_and_its_job_stopped_before_others_could_begin
     assert work.done == [("a", 42), ("a", 47), ("a", 62)], "of what was missed the newest, once"
 
 
+def test_a_job_that_was_done_when_the_node_was_lost_is_not_run_again_when_it_is_back() -> None:
+    streams, world = Streams(), World(7 * M)
+    work = Ran(world)
+
+    def away(ms: int) -> None:
+        streams.away = 15 * M + 10_000 < ms < 25 * M
+
+    world.at = away
+    ledger = serve(streams, world, work, [entry("a", 15)], 29 * M)
+    assert (work.begun, work.done) == ([("a", 15)], [("a", 15)])
+    assert ledger.state is not None and ledger.state.epoch == 2
+    assert [run.outcome for run in ledger.state.jobs["a"].runs] == [DONE]
+
+
 def test_a_server_that_is_told_to_stop_ends_its_job_and_the_next_one_runs_it() -> None:
     streams, world = Streams(), World(7 * M)
     work = Ran(world)

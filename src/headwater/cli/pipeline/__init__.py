@@ -40,11 +40,15 @@ def status(
     """Show the last runs of jobs against this node, newest last, and its schedules."""
     with telling():
         from headwater.spark.job_runs import last_runs
-        from headwater.spark.node import Node
+        from headwater.spark.node import Node, NodeRefused
         from headwater.spark.schedules.ledger import last_states
 
         node = Node(url, token, IMPATIENCE_S)
-        runs, states = last_runs(node, count), last_states(node)
+        runs, states = last_runs(node, count), {}
+        try:
+            states = last_states(node)
+        except NodeRefused as refused:  # a token may read the one and not list the other
+            typer.echo(printable(f"schedules cannot be listed: {refused}"), err=True)
     for run in runs:
         if as_json or not sys.stdout.isatty():
             typer.echo(json.dumps(run))

@@ -26,6 +26,7 @@ ENDLESS = {"continuous": "at and every say how often it runs", "follow": "at and
 Commands = Mapping[str, Any]
 """Those of `headwater pipeline run`, by name."""
 LOOKS = {key: "it is for one look, and changes nothing" for key in ("check", "dry-run")}
+ONCE = {("erase", "stream"): "of one stream it is done once, and its name is written down nowhere"}
 
 
 def complaints(commands: Commands, job: str, options: Mapping[str, Any]) -> Iterator[str]:
@@ -99,7 +100,7 @@ def _parsed(command: Any, options: Mapping[str, Any]) -> Iterator[tuple[str, str
                     yield f"options: {key}: it is one for all jobs: say it for the schedule, or its server", "", None
                 continue
             value = options.get(key, options.get(key.replace("-", "_")))
-            if value and (why := {**ENDLESS, **LOOKS}.get(key)):
+            if value and (why := ONCE.get((command.name, key)) or {**ENDLESS, **LOOKS}.get(key)):
                 yield f"options: {key}: {why}", "", None
                 continue
             try:

@@ -92,8 +92,12 @@ class Sessions:
                 self._spark.sparkContext.cancelAllJobs()
 
     def works(self) -> bool:
+        """Whether Spark's driver still answers. Runs nothing: there may be no executor just now."""
+        from headwater.spark.failures import is_connect
+
         try:
-            return self.get().range(1).count() == 1
+            spark = self.get()
+            return bool(spark.version) and (is_connect(spark) or not spark.sparkContext._jsc.sc().isStopped())
         except Exception:
             return False
 

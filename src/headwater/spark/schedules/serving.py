@@ -136,6 +136,8 @@ class Server:
         self._schedule, self._ledger, self._world, self._work, self._say = schedule, ledger, world, work, say
         self._entries = schedule.entries
         self._jobs: dict[str, Job] = {}
+        self._is_known = False
+        """Nobody has served the schedule since this server did: what it has in mind counts, and was not all written."""
 
     def run(self, prepare: Callable[[], None] = lambda: None, keeping: Keeping = renewing) -> None:
         """Until it is told to stop. Raises Gone, and NodeRefused for what waiting does not mend.
@@ -172,6 +174,7 @@ class Server:
                     seen_s = now_s
                 mine = state is None or state.released or state.server == self._ledger.server
                 if mine or (state is not None and now_s - seen_s > state.lease_ms / 1_000):
+                    self._is_known = state is not None and state.server == self._ledger.server
                     if self._ledger.claim(self._schedule.lease_ms, self._world.now_ms()):
                         return now_s
                     self._ledger.forget()
@@ -202,7 +205,7 @@ class Server:
     def _serve(self, keeper: Keeper) -> None:
         state = self._ledger.state
         now_ms = self._world.now_ms()
-        known = {} if state is None else state.jobs
+        known = self._jobs if self._is_known else {} if state is None else state.jobs
         self._jobs = taken_over(self._entries, known, now_ms, self._schedule.lease_ms)
         self._write(keeper, self._jobs)
         for entry in self._entries:
