@@ -12,8 +12,9 @@ import pytest
 from headwater.spark.job_runs import DONE, FAILED
 from headwater.spark.node import NodeError, NodeRefused
 from headwater.spark.schedules.file import Entry, Schedule
-from headwater.spark.schedules.ledger import RECORDS_KEPT, STATE_EVERY, Ledger
+from headwater.spark.schedules.ledger import RECORDS_KEPT, STATE_EVERY, Fenced, Ledger
 from headwater.spark.schedules.serving import LOOK_S, STOPPING, Ended, Gone, Interrupted, Keeper, Server
+from headwater.spark.schedules.state import Job
 from tests.spark.schedules.simulated import Killed, M, Streams, World
 from tests.spark.schedules.test_state import entry
 
@@ -152,27 +153,44 @@ def test_a_server_that_was_frozen_in_a_job_stops_it_and_begins_nothing_more() ->
     assert any("it waits until it may serve the schedule again" in text for text in said)
 
 
-def test_of_two_servers_that_claim_at_once_one_has_it() -> None:
-    for first_is_lost in (False, True):
-        streams = Streams()
-        ledgers = [Ledger(streams, "s"), Ledger(streams, "s")]  # type: ignore[arg-type]
-        for ledger in ledgers:
-            ledger.read()
-        if first_is_lost:  # the answer to the claim
+def two_ledgers(streams: Streams) -> tuple[Ledger, Ledger]:
+    """Both have seen that nobody serves the schedule."""
+    first, second = Ledger(streams, "s"), Ledger(streams, "s")  # type: ignore[arg-type]
+    first.read()
+    second.read()
+    return first, second
 
-            def lost(when: str, streams: Streams = streams) -> None:
-                if when == "after":
-                    streams.around = lambda now: None
-                    raise NodeError("lost")
 
-            streams.around = lost
-            with pytest.raises(NodeError):
-                ledgers[0].claim(LEASE_MS, 1)
-            won = [False, ledgers[1].claim(LEASE_MS, 2)]
-            assert won == [False, False], "it looks, and then sees that the other one has it"
-            assert ledgers[1].state is not None and ledgers[1].state.server == ledgers[0].server
-        else:
-            assert [ledger.claim(LEASE_MS, 1) for ledger in ledgers] == [True, False]
+def test_of_two_servers_that_claim_at_once_one_has_it_and_the_other_one_writes_nothing() -> None:
+    streams = Streams()
+    first, second = two_ledgers(streams)
+    assert (first.claim(LEASE_MS, 1), second.claim(LEASE_MS, 1)) == (True, False)
+    # They sent the same epoch: what the second one sent now would stand in the place of what the first one sends.
+    for late in (lambda: second.renew(2), lambda: second.write({}, 2)):
+        with pytest.raises(Fenced):
+            late()
+    first.write({"a": Job("x", 1)}, 3)
+    assert streams.records is not None and streams.records[-1]["at_ms"] == 3
+
+
+def test_a_claim_whose_answer_was_lost_counts_and_whoever_claims_then_sees_whose_it_is() -> None:
+    streams = Streams()
+    first, second = two_ledgers(streams)
+
+    def lost(when: str) -> None:
+        if when == "after":
+            streams.around = lambda now: None
+            raise NodeError("lost")
+
+    streams.around = lost
+    with pytest.raises(NodeError):
+        first.claim(LEASE_MS, 1)
+    assert not second.claim(LEASE_MS, 2)
+    assert second.state is not None and second.state.server == first.server
+    with pytest.raises(Fenced):
+        first.renew(3)  # it does not know yet that it was heard
+    assert first.read() and first.claim(LEASE_MS, 4)
+    first.renew(5)
 
 
 def test_a_lost_node_is_waited_for_and_its_job_stopped_before_others_could_begin_it() -> None:
@@ -251,6 +269,20 @@ def test_a_stream_that_was_deleted_or_put_back_is_claimed_anew() -> None:
     work.during = deleted
     serve(streams, world, work, [entry("a", 15)], 50 * M)
     assert work.done[-2:] == [("a", 30), ("a", 45)]
+
+
+def test_a_server_that_cannot_prepare_gives_the_schedule_back() -> None:
+    streams, world = Streams(), World(7 * M)
+
+    def no_spark() -> None:
+        raise OSError("no Java")
+
+    schedule = Schedule("s", "s.toml", None, None, LEASE_MS, {}, (entry("a", 15),))
+    ledger = Ledger(streams, "s")  # type: ignore[arg-type]
+    server = Server(schedule, ledger, world, Ran(world), lambda text: None)
+    with pytest.raises(OSError, match="no Java"):
+        server.run(no_spark, lambda keeper, every_s: in_waits(keeper, every_s, world))
+    assert ledger.state is not None and ledger.state.released
 
 
 def test_what_waiting_does_not_mend_ends_the_server() -> None:

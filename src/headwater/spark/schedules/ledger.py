@@ -69,6 +69,7 @@ class Ledger:
         self._offset = "-1"
         self._state: State | None = None
         self._epoch, self._seq = 0, 0
+        """Epoch 0: the schedule is not this server's. Two may send the same epoch, and only one of them has it."""
         self._unsure: bytes | None = None
         """Sent, without an answer."""
         self._signs = 0
@@ -83,7 +84,7 @@ class Ledger:
     def forget(self) -> None:
         """The next read begins with the first record: the stream may have been put back or made anew."""
         with self._lock:
-            self._offset, self._state = "-1", None
+            self._offset, self._state, self._epoch = "-1", None, 0
 
     def read(self) -> bool:
         """Reads on; returns whether there was anything new. Raises NodeError."""
@@ -94,27 +95,31 @@ class Ledger:
         """Whether this server serves the schedule from now on. What is known of its jobs stays. Raises NodeError."""
         with self._lock:
             before = self._state
-            self._epoch, self._seq, self._unsure = (0 if before is None else before.epoch) + 1, 0, None
-            mine = State(self._epoch, self.server, lease_ms, False, {} if before is None else before.jobs)
+            self._epoch = 0
+            epoch = (0 if before is None else before.epoch) + 1
+            mine = State(epoch, self.server, lease_ms, False, {} if before is None else before.jobs)
             self._node.put_stream(
                 self._stream,
                 _JSON,
                 {"Stream-Retention-Records": str(RECORDS_KEPT), "Stream-Retention-Bytes": str(BYTES_KEPT)},
             )
             try:
-                self._send(_Record(at_ms, self._epoch, mine))
+                self._post(msgspec.json.encode(_Record(at_ms, epoch, mine)), epoch, 0)
             except Fenced:
                 self._read()
                 return False
             self._read()
             found = self._state
-            return found is not None and (found.epoch, found.server) == (self._epoch, self.server)
+            if found is None or (found.epoch, found.server) != (epoch, self.server):
+                return False
+            self._epoch, self._seq, self._unsure, self._signs = epoch, 1, None, 0
+            return True
 
     def write(self, jobs: dict[str, Job], at_ms: int, released: bool = False) -> None:
         """On return it is durable. Raises Fenced, NodeError."""
         with self._lock:
             if self._state is None:
-                raise ValueError("nothing was claimed")
+                raise Fenced("the schedule is not this server's")
             state = msgspec.structs.replace(self._state, jobs=jobs, released=released)
             self._send(_Record(at_ms, self._epoch, state))
             self._state, self._signs = state, 0
@@ -129,27 +134,28 @@ class Ledger:
                 self._signs = 0
 
     def _send(self, record: _Record) -> None:
+        if not self._epoch:
+            raise Fenced("the schedule is not this server's")
         body = msgspec.json.encode(record)
-        if self._unsure is not None:
-            self._post(self._unsure)
-        self._post(body)
+        for one in (body,) if self._unsure is None else (self._unsure, body):
+            self._unsure = one
+            self._post(one, self._epoch, self._seq)
+            self._unsure = None
+            self._seq += 1
 
-    def _post(self, body: bytes) -> None:
+    def _post(self, body: bytes, epoch: int, seq: int) -> None:
         headers = {
             "Content-Type": _JSON,
             "Producer-Id": PRODUCER_ID,
-            "Producer-Epoch": str(self._epoch),
-            "Producer-Seq": str(self._seq),
+            "Producer-Epoch": str(epoch),
+            "Producer-Seq": str(seq),
         }
-        self._unsure = body
         try:
             self._node.call("POST", self._path, body, headers, repeat=True)
         except NodeRefused as refused:
             if refused.code in _LOST:
                 raise Fenced(str(refused)) from None
             raise
-        self._unsure = None
-        self._seq += 1
 
     def _read(self) -> bool:
         seen = False

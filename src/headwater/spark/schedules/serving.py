@@ -150,7 +150,7 @@ class Server:
             try:
                 with keeping(keeper, self._schedule.lease_ms / 4_000):
                     if not prepared:
-                        prepare()
+                        self._prepare(prepare)
                         prepared = True
                     self._serve(keeper)
                     self._release()
@@ -174,7 +174,7 @@ class Server:
                     seen_s = now_s
                 mine = state is None or state.released or state.server == self._ledger.server
                 if mine or (state is not None and now_s - seen_s > state.lease_ms / 1_000):
-                    self._is_known = state is not None and state.server == self._ledger.server
+                    self._is_known = state is None or state.server == self._ledger.server
                     if self._ledger.claim(self._schedule.lease_ms, self._world.now_ms()):
                         return now_s
                     self._ledger.forget()
@@ -193,6 +193,15 @@ class Server:
                 told = waits
             self._world.wait(LOOK_S)
         return None
+
+    def _prepare(self, prepare: Callable[[], None]) -> None:
+        try:
+            prepare()
+        except BaseException:  # another server need not wait for this one
+            state = self._ledger.state
+            self._jobs = {} if state is None else state.jobs
+            self._release()
+            raise
 
     def _release(self) -> None:
         try:
