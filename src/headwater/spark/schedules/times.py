@@ -20,6 +20,8 @@ from zoneinfo import ZoneInfo
 MINUTE_MS = 60_000
 YEARS_MAX = 9
 """29 February is eight years away from the one before where a century leaves it out."""
+DAYS_KEPT = 600
+"""Days whose moments are kept at hand: each look at a job takes up to five, and a schedule has up to 100 jobs."""
 INTERVAL_MS_MAX = 366 * 86_400_000
 _UNITS = {"s": 1_000, "m": MINUTE_MS, "h": 3_600_000, "d": 86_400_000}
 _DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
@@ -173,7 +175,7 @@ def _local(ms: int, zone: ZoneInfo) -> datetime:
     return datetime.fromtimestamp(ms // 1_000, UTC).astimezone(zone)
 
 
-@lru_cache(64)
+@lru_cache(DAYS_KEPT)
 def _moments(cron: Cron, day: date) -> tuple[int, ...]:
     """Of a day, as its clocks on the wall show it."""
     found: set[int] = set()
