@@ -147,7 +147,7 @@ def served(folder: Path, node: Node) -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.mark.full
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_a_server_runs_what_was_missed_on_one_session_and_ends_well_in_the_middle_of_a_job(tmp_path: Path) -> None:
     marker = tmp_path / "marker"
     (tmp_path / "all.toml").write_text(SCHEDULE)
@@ -163,7 +163,7 @@ def test_a_server_runs_what_was_missed_on_one_session_and_ends_well_in_the_middl
         with served(tmp_path, node) as server:
             until(lambda: marker.exists() or server.poll() is not None, (tmp_path / "said").read_text, within_s=480)
             server.send_signal(signal.SIGTERM)
-            assert server.wait(120) == 0, (tmp_path / "said").read_text()
+            assert server.wait(240) == 0, (tmp_path / "said").read_text()
         state = last_states(calls)["all"]
         assert state.released and state.epoch == 2
         assert {name: [run.outcome for run in state.jobs[name].runs] for name in names} == {
@@ -183,7 +183,7 @@ def test_a_server_runs_what_was_missed_on_one_session_and_ends_well_in_the_middl
             [sys.executable, "-m", "headwater", "pipeline", "status", "--url", node.url],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=240,
         )
         lines = [json.loads(line) for line in shown.stdout.splitlines()]
         assert [line["name"] for line in lines if "schedule" in line] == list(names), shown.stderr
