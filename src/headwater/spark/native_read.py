@@ -43,14 +43,15 @@ Span = tuple[int, Range]
 _S3A = "org.apache.hadoop.fs.s3a.S3AFileSystem"
 
 
-def read_lake(spark: SparkSession, node: Node | str, **given: str) -> DataFrame:
-    """The rows that `format("headwater")` returns with these options (by the same names), for one pass or many.
+def read_lake(spark: SparkSession, node: Node | str | None, **given: str) -> DataFrame:
+    """The rows that `format("headwater")` returns with these options (by the same names), for one pass or many. Without
+    a node those of the table that `lake` names.
 
     It is planned when it is called: the frame is the same rows whenever it is used, as long as the lake's grace period
     lasts. Raises BadOptions, DataLoss, NodeError or StoreError.
     """
-    named = {"url": node} if isinstance(node, str) else {}
-    options = asked.for_batch({"url": node.url, **given} if isinstance(node, Node) else {**named, **given})
+    url = node.url if isinstance(node, Node) else node
+    options = asked.for_batch(given if url is None else {"url": url, **given})
     if isinstance(node, Node):
         options = options._replace(node=node)
     schema = schema_of(options.with_headers)
