@@ -30,6 +30,7 @@ from headwater.spark.planning import Plan, packed
 from headwater.spark.ranges import Piece, Range
 from headwater.spark.reading import Task, Work, rows_of
 from headwater.spark.rows import KINDS, Shape, schema_of, stored
+from headwater.spark.same_versions import for_executors
 from headwater.spark.selection import Selection
 from headwater.spark.source import plan_batch
 
@@ -212,4 +213,4 @@ def _through_python(spark: SparkSession, work: Work, parts: list[list[Task]], op
                     for rows in rows_of(work, task):
                         yield from shape.batches(rows)
 
-    return spark.range(0, len(parts), 1, max(len(parts), 1)).mapInArrow(read, schema)
+    return spark.range(0, len(parts), 1, max(len(parts), 1)).mapInArrow(for_executors(read), schema)

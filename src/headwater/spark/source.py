@@ -31,13 +31,14 @@ from headwater.spark.planning import (
 from headwater.spark.ranges import Range
 from headwater.spark.reading import Task, Work, rows_of
 from headwater.spark.rows import Shape, check, stored
+from headwater.spark.same_versions import Checked
 from headwater.spark.time_travel import ending, judge_since, version_of
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-class Partition(InputPartition):
+class Partition(Checked, InputPartition):
     """Everything a task needs: executors know nothing else of the read."""
 
     def __init__(self, work: Work, tasks: list[Task]) -> None:
@@ -76,7 +77,7 @@ def plan_batch(options: Options, columns: list[str]) -> Plan:
     return planned
 
 
-class Reader(DataSourceReader):
+class Reader(Checked, DataSourceReader):
     """Raises BadOptions when it is made."""
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
