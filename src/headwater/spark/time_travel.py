@@ -13,15 +13,17 @@ import logging
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from headwater.lake.past import Past, missing_files, read_past
 from headwater.spark.group_states import Heads, losses
 from headwater.spark.lake_place import Place
 from headwater.spark.node import DataLoss, Node
 from headwater.spark.options import BadOptions, Options, of_each
 from headwater.spark.planning import CLOCK_SLACK_MS, position_at, reached
 from headwater.spark.ranges import Positions
+
+if TYPE_CHECKING:
+    from headwater.lake.past import Past
 
 LOSSES_SHOWN = 10
 log = logging.getLogger("headwater.spark")
@@ -82,6 +84,9 @@ def version_of(place: Place, options: Options) -> int | None:
     """Which version of the table is read; None: the newest. Raises TooOld, BadOptions, StoreError."""
     if options.as_of is None and options.as_of_ms is None:
         return None
+    # Imported here: an executor, which imports this module, needs no library for the table.
+    from headwater.lake.past import missing_files, read_past
+
     store = place.store()
     past = read_past(store)
     if options.as_of is not None:
