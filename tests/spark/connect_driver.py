@@ -1,4 +1,4 @@
-"""A program on Spark Connect, as a user's would be: it reads, writes and follows streams with the package's own functions.
+"""A program on Spark Connect, as a user's would be: it reads streams and keeps states of them with the package's functions.
 It takes everything as JSON on its command line, prints one line of JSON, and decides nothing."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ def main(given: dict[str, Any]) -> None:
     from headwater.spark.native_read import read_lake, read_where
     from headwater.spark.node import Node
     from headwater.spark.session import session
-    from headwater.spark.sink import start_stream, to_streams
+    from headwater.spark.sink import start_stream
 
     spark = session("headwater connect driver", given["server"])
     url, folder = given["url"], given["folder"]
@@ -24,20 +24,12 @@ def main(given: dict[str, Any]) -> None:
 
     for name, options in given["reads"].items():
         found["reads"][name] = seqs(spark.read.format("headwater").option("url", url).options(**options).load())
-        found["reads"][f"{name}, read_lake"] = seqs(read_lake(spark, url, **options))
+    found["reads"]["read_lake"] = seqs(read_lake(spark, url, **given["reads"]["of streams"]))
     found["reads"]["where"] = seqs(read_where(spark, url, "bucket = 'runs' AND seq >= 2", ["stream", "seq"]))
-    rows = spark.read.format("headwater").option("url", url).option("bucket", "runs").load()
-    to_streams(
-        rows,
-        node,
-        stream="concat('copied/', stream)",
-        payload="cast(payload AS string)",
-        content_type="application/json",
-    )
 
     def follow() -> Any:
         read = spark.readStream.format("headwater").option("url", url).option("bucket", "runs")
-        return read.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", 3).load()
+        return read.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", 100).load()
 
     def write(frame: Any, bucket: str, **more: Any) -> None:
         query = start_stream(
@@ -49,15 +41,16 @@ def main(given: dict[str, Any]) -> None:
             trigger={"availableNow": True},
             **more,
         )
-        query.awaitTermination(120)
-        if query.exception() is not None:
-            found["errors"][bucket] = str(query.exception())
+        try:
+            query.awaitTermination(120)
+        except Exception as error:
+            found["errors"][bucket] = str(error)
 
-    write(follow(), "followed", payload="cast(payload AS string)")
     counts = follow().groupBy("stream").count()
     state = {"payload": "to_json(struct(count))"}
     write(counts, "complete", output_mode="complete", **state)
     write(counts, "update", output_mode="update", producer_id="counts", **state)
+    write(counts, "unnamed", output_mode="update", **state)
     print(json.dumps(found))
 
 
