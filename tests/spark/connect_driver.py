@@ -1,4 +1,4 @@
-"""A program on Spark Connect, as a user's would be: it reads streams and keeps states of them with the package's functions.
+"""A program on Spark Connect, as a user's would be: it reads streams, and keeps states of them.
 It takes everything as JSON on its command line, prints one line of JSON, and decides nothing."""
 
 from __future__ import annotations
