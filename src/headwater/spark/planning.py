@@ -59,8 +59,8 @@ def looked_at(options: Options, node: Node) -> tuple[Node, dict[int, Head]]:
             heads_of(node.expecting(seen))
         except LogChanged as changed:
             raise DataLoss(
-                f"{node.url}: {changed.message}. startingOffsets or endingOffsets names a position of that log: name "
-                "its node, or leave it out"
+                f"{node.url}: {changed.message}. startingOffsets, endingOffsets or asOfPosition names a position "
+                "of that log: name its node, or leave it out"
             ) from changed
     heads = heads_of(node)
     return node.expecting(seen_in(heads)), heads
