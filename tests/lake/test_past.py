@@ -4,10 +4,12 @@ nothing from before an erasure is. What the log tells is held against Delta's ow
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
 
+from headwater.lake import table as table_module
 from headwater.lake.layout import NewFile
 from headwater.lake.past import Past, missing_files, read_past
 from headwater.lake.store import ObjectMissing, ObjectStore
@@ -94,6 +96,23 @@ def test_nothing_before_an_erasure_can_be_read_whoever_looks(lasting_store: Obje
     table.tidy()
     assert table.end_past() == 8
     assert [commit.version for commit in read_past(lasting_store).commits] == [8]
+
+
+def test_of_two_erasures_at_once_each_has_a_version_of_its_own(
+    lasting_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = grown(lasting_store), LakeTable(lasting_store)
+    commit, made = table_module.commit_actions, []
+
+    def late(*given: Any, **more: Any) -> None:
+        if not made:
+            made.append(None)
+            made[0] = first.end_past()
+        commit(*given, **more)
+
+    monkeypatch.setattr(table_module, "commit_actions", late)
+    assert (second.end_past(), made) == (7, [6])
+    assert [commit.version for commit in read_past(lasting_store).commits] == [7]
 
 
 def test_a_clock_that_was_set_back_takes_no_version_out_of_its_place(lasting_store: ObjectStore) -> None:

@@ -118,14 +118,12 @@ def _read(store: ObjectStore) -> Past:
     if newest is None or not written:
         raise ObjectMissing(LOG)
     last = newest[0].version()
-    first = last
-    while first - 1 in written:
-        first -= 1
-    if first > 0:
-        # The files of a version are those of a checkpoint, and what later commits changed.
-        first = min((version for version in complete if version >= first - 1), default=last)
-        first = max(first, min(written))
-    first = max(first, newest[0].transaction_version(ERASED) or 0)
+    oldest = last
+    while oldest - 1 in written:
+        oldest -= 1
+    # The files of a version are those of a checkpoint, and what later commits changed.
+    whole = 0 if oldest == 0 else min((version for version in complete if version >= oldest - 1), default=last)
+    first = max(oldest, whole, newest[0].transaction_version(ERASED) or 0)
     numbers = [number for number in range(first, last + 1) if number in written]
     if not numbers or numbers[0] != first:
         raise ObjectMissing(f"{LOG}/{first:020d}.json")
@@ -135,8 +133,8 @@ def _read(store: ObjectStore) -> Past:
     for number, (ms, added, removed) in zip(numbers, told, strict=True):
         at_ms = max(ms, commits[-1].at_ms) if commits else ms
         commits.append(Commit(number, at_ms, added, removed))
-    oldest = read_files(store, first)
-    listed = [] if oldest is None else oldest[1]["path"].to_pylist()
+    base = read_files(store, first)
+    listed = [] if base is None else base[1]["path"].to_pylist()
     return Past(commits, frozenset(listed))
 
 
