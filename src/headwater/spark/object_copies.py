@@ -19,6 +19,7 @@ from headwater.spark.backup_store import digest
 from headwater.spark.executor_tasks import parallelism, told, watching
 from headwater.spark.job_runs import Progress
 from headwater.spark.lake_place import Place
+from headwater.spark.same_versions import for_executors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -69,7 +70,7 @@ def move(
     for wave in waves(wanted):
         tasks = shared(wave, parallelism(spark))
         work = partial(_task, tasks, source, source_folder, target, target_folder)
-        rows = spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(work, _MOVED)
+        rows = spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(for_executors(work), _MOVED)
         with watching(spark, progress, "tasks"), told("copying"):
             done += [Moved(*row) for row in rows.collect()]
         progress("objects", len(done), len(wanted))
