@@ -115,6 +115,8 @@ class Worker:
     ) -> None:
         if concurrency < 1 or lease <= 0:
             raise ValueError("concurrency and lease must be positive")
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise TypeError(f"{function!r} has a yield: calling it runs nothing of it, so its jobs would never be done")
         self.function, self.concurrency, self.lease, self.max_jobs = function, concurrency, lease, max_jobs
         self.node = node or f"{socket.gethostname()}-{os.getpid()}"
         self.__doc__, self.__name__ = function.__doc__, getattr(function, "__name__", "worker")
@@ -250,11 +252,12 @@ class _Run:
         settle: Callable[[], Awaitable[Any]] = job.ack
         try:
             if self._threads is None:
-                await self._worker.function(job)
+                result = await self._worker.function(job)
             else:
                 given = self._source.in_thread(facts)
                 loop = asyncio.get_running_loop()
-                await loop.run_in_executor(self._threads, self._worker.function, given)
+                result = await loop.run_in_executor(self._threads, _called, self._worker.function, given)
+            _demand_done(result)
         except Retry as why:
             settle = partial(job.nack, delay=why.delay, reason=_sendable(_text(why.reason)))
         except Reject as why:
@@ -298,6 +301,24 @@ class _Run:
                 if failed.seq in self._running:
                     log.warning("the lease of job %d is lost while it runs; it may run twice", failed.seq)
                     lost.add(failed.seq)
+
+
+def _called(function: Callable[[Any], Any], job: object) -> Any:
+    """In a thread. A future that is given a StopIteration is never done in Python 3.11, and the job would never end."""
+    try:
+        return function(job)
+    except StopIteration as why:
+        raise RuntimeError("StopIteration") from why
+
+
+def _demand_done(result: object) -> None:
+    """A plain function that wraps one with `async` or `yield` returns work that nobody would do. Raises TypeError."""
+    if inspect.isgenerator(result) or inspect.isasyncgen(result) or inspect.isawaitable(result):
+        if inspect.iscoroutine(result):
+            result.close()
+        raise TypeError(
+            f"the function returned {type(result).__name__}, not yet run: give the worker the coroutine function itself"
+        )
 
 
 def _text(why: object) -> str:
