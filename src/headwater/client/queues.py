@@ -224,7 +224,7 @@ class Queue:
         return self._transport.run(self._plans.retry_dead(max), self._producer)
 
     @overload
-    def worker(self, function: Function, /) -> Worker: ...
+    def worker(self, function: Function) -> Worker: ...
 
     @overload
     def worker(
@@ -234,7 +234,6 @@ class Queue:
     def worker(
         self,
         function: Function | None = None,
-        /,
         *,
         concurrency: int = 1,
         lease: float = 30.0,
@@ -330,7 +329,7 @@ class AsyncQueue:
         return await self._transport.run(self._plans.retry_dead(max), self._producer)
 
     @overload
-    def worker(self, function: Function, /) -> Worker: ...
+    def worker(self, function: Function) -> Worker: ...
 
     @overload
     def worker(
@@ -340,7 +339,6 @@ class AsyncQueue:
     def worker(
         self,
         function: Function | None = None,
-        /,
         *,
         concurrency: int = 1,
         lease: float = 30.0,
