@@ -404,20 +404,16 @@ def test_a_queue_is_worked_until_it_is_empty(hw: Any, name: str) -> None:
     assert (stats.ready, stats.leased) == (0, 0)
 
 
-def test_a_worker_needs_no_options(hw: Any, name: str) -> None:
-    queue = hw.queue(name)
-    queue.create()
-    queue.put("job")
-    done: list[Any] = []
+def test_a_worker_needs_no_options(topics_url: str, name: str) -> None:
+    with Headwater(topics_url) as hw:
+        queue = hw.queue(name)
+        queue.create()
+        queue.put("job")
 
-    @queue.worker
-    def collect(job: Any) -> None:
-        done.append(job.data)
+        @queue.worker
+        def ignore(job: Any) -> None: ...
 
-    thread = threading.Thread(target=lambda: collect.run(until_empty=True))
-    thread.start()
-    thread.join(60)
-    assert done == ["job"]
+        assert ignore.run(until_empty=True) == 1
 
 
 def test_a_function_of_either_kind_gets_a_job_it_can_use(topics_url: str, name: str) -> None:
