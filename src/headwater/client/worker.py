@@ -30,6 +30,8 @@ log = logging.getLogger("headwater.worker")
 
 CLAIM_WAIT_S = 2.0
 """How long a claim waits at the server. A stop waits for it too, so that no job is claimed by a worker that is gone."""
+CLAIM_JOBS_MAX = 1_000
+"""The server gives no more at once. A worker with more free places claims again."""
 PAUSE_S_FIRST, PAUSE_S_MAX = 0.1, 5.0
 REASON_BYTES_MAX = 1_000
 """Of the reason that a job is given back with. The server refuses 1,024 and more."""
@@ -191,7 +193,7 @@ class _Run:
     async def _claims(self, until_empty: bool) -> int:
         worker, begun = self._worker, 0
         while not self._stopping.is_set():
-            free = worker.concurrency - len(self._tasks)
+            free = min(worker.concurrency - len(self._tasks), CLAIM_JOBS_MAX)
             if worker.max_jobs is not None:
                 free = min(free, worker.max_jobs - begun)
                 if begun >= worker.max_jobs:
