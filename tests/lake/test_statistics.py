@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,9 @@ def test_a_long_tag_bounds_nothing_and_what_has_none_is_still_counted() -> None:
 
 def test_what_an_older_version_did_not_tell_is_not_known() -> None:
     only = '{"bucket":"b","stream":"s","incarnation":1,"group":0,"position":7}'
-    file = NewFile("data/0/x.parquet", 1, 1, f'{{"numRecords":1,"minValues":{only},"maxValues":{only},"nullCount":{{}}}}')
+    file = NewFile(
+        "data/0/x.parquet", 1, 1, f'{{"numRecords":1,"minValues":{only},"maxValues":{only},"nullCount":{{}}}}'
+    )
     info = info_of(file, 5)
     assert (info.position_max, info.ms_min, info.ms_max) == (7, None, None)
 
@@ -133,7 +136,7 @@ def test_row_groups_can_be_skipped_by_the_same_columns() -> None:
     for name in ("seq", "offset", "ts_ms"):
         index = footer.schema.names.index(name)
         spans = [footer.row_group(number).column(index).statistics for number in range(footer.num_row_groups)]
-        assert all(one.max < two.min for one, two in zip(spans, spans[1:], strict=False)), name
+        assert all(one.max < two.min for one, two in pairwise(spans)), name
 
 
 # ---- tables of older versions ---------------------------------------------------------------------------------------

@@ -1,11 +1,12 @@
-"""Compaction of chosen files, and by what its files are clustered: what streams hold never changes, and a query for a time
-opens fewer files. Files that a reader opens are counted, not timed."""
+"""Compaction of chosen files, and by what its files are clustered: what streams hold never changes, and a query for a
+time opens fewer files. Files that a reader opens are counted, not timed."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +51,9 @@ def bounds_of(parts: list[Rows], columns: tuple[str, ...]) -> dict[str, dict[str
     }
 
 
-values = st.tuples(st.integers(0, 3), st.sampled_from("ab"), st.sampled_from("xyz"), st.integers(0, 1), st.integers(0, 5))
+values = st.tuples(
+    st.integers(0, 3), st.sampled_from("ab"), st.sampled_from("xyz"), st.integers(0, 1), st.integers(0, 5)
+)
 
 
 @settings(max_examples=200, deadline=None)
@@ -189,7 +192,7 @@ class TestCompaction:
         assert done["files_after"] == len(spans) >= 4 and done["overlap_after"] == 1
         of_left = [span[2:] for span in spans if span[:2] == ("left", "left")]
         assert len(of_left) >= 2
-        assert all(one[1] <= two[0] for one, two in zip(of_left, of_left[1:], strict=False))
+        assert all(one[1] <= two[0] for one, two in pairwise(of_left))
         assert verify(spark, Calls(node.url), deep=True)["findings"] == []
         assert_reads(node, model)
 

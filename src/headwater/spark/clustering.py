@@ -19,7 +19,7 @@ from headwater.spark.lake_listing import File
 from headwater.spark.row_filters import MOMENT
 
 CLUSTERED_BY = ("bucket", "stream", MOMENT)
-"""In an order of these a stream's records stay together in a file, and so are few ranges for a read to gather. In one of
+"""In an order of these the records that a file has of a stream follow one another: a read gathers few ranges. In one of
 tags each record might be in another file than the one before it."""
 
 Bounds = Mapping[str, Mapping[str, tuple[Any, Any]]]

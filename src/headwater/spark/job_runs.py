@@ -12,7 +12,8 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Protocol
 
@@ -34,6 +35,7 @@ _USER = re.compile(r"://[^/@\s]*@")
 """Name and password in a URL."""
 _NO_INPUTS = ("spark", "node", "progress", "dry_run")
 _running: ContextVar[bool] = ContextVar("_running", default=False)
+_dry: ContextVar[bool] = ContextVar("_dry", default=False)
 
 Work = Callable[..., dict[str, object]]
 
@@ -65,8 +67,8 @@ def recorded(job: str, omit: Container[str] = (), **shown: Callable[[Any], objec
     On the node that it is given as `node`, if there is one. `omit` names arguments that are not recorded; `shown`
     says how others are written. A job that another one runs is a part of that one. Raises what the function raises.
 
-    With `dry_run`, or a node that is only looked at, the function gets both, the summary says so, and nothing is
-    recorded. A function without such an argument is refused then.
+    With `dry_run`, or within `dry_runs`, the function gets that argument and a node that is only looked at, the summary
+    says so, and nothing is recorded. A function without such an argument is refused then.
     """
 
     def wrap(work: Work) -> Work:
@@ -84,7 +86,7 @@ def recorded(job: str, omit: Container[str] = (), **shown: Callable[[Any], objec
                 if value is not None and name not in _NO_INPUTS and name not in omit
             }
             node: Node | None = given.arguments.get("node")
-            dry_run = bool(given.arguments.get("dry_run")) or (node is not None and node.looks_only)
+            dry_run = _dry.get() or bool(given.arguments.get("dry_run")) or (node is not None and node.looks_only)
             if dry_run:
                 if "dry_run" not in signature.parameters:
                     raise JobRefused(f"{job} cannot say what it would do", "leave out the dry run")
@@ -102,6 +104,16 @@ def recorded(job: str, omit: Container[str] = (), **shown: Callable[[Any], objec
         return run
 
     return wrap
+
+
+@contextmanager
+def dry_runs(asked: bool) -> Iterator[None]:
+    """Jobs of the block only say what they would do, when it is asked; those that cannot are refused."""
+    mark = _dry.set(asked or _dry.get())
+    try:
+        yield
+    finally:
+        _dry.reset(mark)
 
 
 def _run(job: str, node: Node | None, inputs: dict[str, object], dry_run: bool, work: Work) -> dict[str, object]:

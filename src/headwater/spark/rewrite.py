@@ -65,8 +65,9 @@ def rewrite(
     """Puts the live rows of some files of the listing into new ones of about `target_bytes` each, sorted, and has the
     node swap them.
 
-    Each new file has a range of the order by `cluster_by` and then by `SORTED_BY`; within it rows stand as ever. Raises Changed; then nothing is different, but for objects that nothing refers to. Raises JobRefused when a file
-    cannot be read: a damaged file is never replaced.
+    Each new file has a range of the order by `cluster_by` and then by `SORTED_BY`; within it rows stand as ever. Raises
+    Changed; then nothing is different, but for objects that nothing refers to. Raises JobRefused when a file cannot be
+    read: a damaged file is never replaced.
     """
     place, group = listing.place, listing.group
     # Looked at after the files were listed: one of them with more columns is in a table that has them.

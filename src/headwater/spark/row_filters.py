@@ -24,7 +24,7 @@ TEXTS = ("bucket", "stream", "content_type", "tag", "node")
 NUMBERS = ("incarnation", "seq", "offset", "n", "group", "position")
 MOMENT = "timestamp"
 BOUNDED = ("bucket", "stream", "incarnation", "seq", "offset", MOMENT, "group", "position", "tag")
-"""Columns with bounds in files. Those of `tag` are of the rows that have one, and no condition that asks about bounds is
+"""Columns with bounds in files. Those of `tag` are of the rows that have one; no condition that bounds can rule out is
 true of a row without."""
 COLUMNS = (*TEXTS, *NUMBERS, MOMENT)
 _TOKEN = re.compile(

@@ -20,10 +20,12 @@ from typing import TYPE_CHECKING, Any
 
 from headwater import __version__
 from headwater.data_directory import DataDirectory
+from headwater.lake.names import SNAPSHOTS
 from headwater.lake.store import ObjectStore, StoreError, probe
 from headwater.spark import backup_store
 from headwater.spark.backup_store import BACKUPS, FORMAT, OBJECTS, Document, Item, Manifest
 from headwater.spark.job_runs import JobRefused, Progress, recorded, silent
+from headwater.spark.lake_listing import listings
 from headwater.spark.lake_place import Place, place_of
 from headwater.spark.node import Node, NodeError, NodeRefused, of
 from headwater.spark.object_copies import Wanted, move
@@ -48,13 +50,21 @@ class HoldLost(JobRefused):
 
 @recorded("backup")
 def backup(
-    spark: SparkSession, node: Node, *, to: Place | str, hold_ms: int = HOLD_MS, progress: Progress = silent
+    spark: SparkSession,
+    node: Node,
+    *,
+    to: Place | str,
+    hold_ms: int = HOLD_MS,
+    dry_run: bool = False,
+    progress: Progress = silent,
 ) -> dict[str, object]:
     """Everything that the node had acknowledged when this began is in the backup. Raises JobRefused, NodeError.
 
     `hold_ms` is how long the node keeps what is being copied after it last heard of this job.
     """
     target = Place(to) if isinstance(to, str) else to
+    if dry_run:
+        return _would(node, target)
     store = _opened(target)
     known = _known(store)
     began_ms = time.time_ns() // 1_000_000
@@ -72,12 +82,7 @@ def backup(
         missing = ({*proof.files, *proof.blobs}) - {one.key for one in wanted}
         if missing:
             raise JobRefused(f"the node did not name {some(sorted(missing))}, which the copy needs")
-        there = {stored.key: stored.size_bytes for stored in store.list(OBJECTS)}
-        items = [
-            item
-            for one in wanted
-            if (item := known.get(one.key)) is not None and item.bytes == one.bytes == there.get(f"{OBJECTS}/{one.key}")
-        ]
+        items = _kept(store, known, wanted)
         kept = {item.key for item in items}
         news = [one for one in wanted if one.key not in kept]
         moved = move(spark, news, lake, "", target, f"{OBJECTS}/", progress)
@@ -172,12 +177,37 @@ def _part(node: Node, facts: dict[str, Any], rest: str) -> bytes:
         ) from refused
 
 
-def _opened(target: Place) -> ObjectStore:
+def _would(node: Node, target: Place) -> dict[str, object]:
+    """Which objects are needed and not there yet, by what the node lists now. How long catalog and log are only a cut
+    tells."""
+    by_group = listings(node)
+    store = _opened(target, probing=False)
+    lake = by_group[0].place
+    _require_apart(lake, target)
+    keys = [file.path for listing in by_group for file in listing.files]
+    keys += [stored.key for stored in lake.store().list(SNAPSHOTS)]
+    wanted = _wanted(lake, keys)
+    kept = {item.key for item in _kept(store, _known(store), wanted)}
+    news = [one for one in wanted if one.key not in kept]
+    return {
+        "backup": None,
+        "to": store.uri,
+        "objects": len(wanted),
+        "objects_copied": len(news),
+        "bytes": sum(one.bytes for one in wanted),
+        "bytes_copied": sum(one.bytes for one in news),
+    }
+
+
+def _opened(target: Place, probing: bool = True) -> ObjectStore:
     if target.url == "memory:":
         raise JobRefused("memory: keeps nothing", "name a directory or s3://bucket/prefix")
     try:
         store = target.store()
-        probe(store, secrets.token_hex(8))
+        if probing:
+            probe(store, secrets.token_hex(8))
+        else:
+            store.head(f"{BACKUPS}/none")
     except StoreError as error:
         raise JobRefused(f"nothing can be written to {target.url}: {error.reason}") from error
     return store
@@ -198,6 +228,16 @@ def _known(store: ObjectStore) -> dict[str, Item]:
         with suppress(backup_store.Damaged, JobRefused):
             found.update((item.key, item) for item in backup_store.read(store, name).objects)
     return found
+
+
+def _kept(store: ObjectStore, known: dict[str, Item], wanted: list[Wanted]) -> list[Item]:
+    """Those of the objects that are there already, as an earlier backup vouches for them."""
+    there = {stored.key: stored.size_bytes for stored in store.list(OBJECTS)}
+    return [
+        item
+        for one in wanted
+        if (item := known.get(one.key)) is not None and item.bytes == one.bytes == there.get(f"{OBJECTS}/{one.key}")
+    ]
 
 
 def _documents(facts: dict[str, Any]) -> list[str]:

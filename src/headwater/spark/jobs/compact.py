@@ -54,7 +54,7 @@ def compact(
     at least `min_files` overlap in it. A run that ends anywhere, also by a crash, leaves a lake that is right; the next
     one goes on where it stood.
     """
-    wanted, order = _condition(where), order_of(cluster_by)
+    wanted, order = condition_of(where), order_of(cluster_by)
     swaps: list[Swapped] = []
     rest_bytes, conflicts = max_bytes, 0
     files_before = files_after = 0
@@ -66,9 +66,7 @@ def compact(
         files_before += len(listing.files)
         # The next run takes what settles during this one: on a busy node this one would never end.
         known = {
-            file.path
-            for file in listing.files
-            if wanted is None or not wanted.rules_out(bounds.get(file.path, {}).get)
+            file.path for file in listing.files if wanted is None or not wanted.rules_out(bounds.get(file.path, {}).get)
         }
         while True:
             found = [file for file in listing.files if file.path in known]
@@ -107,7 +105,8 @@ def compact(
     return summary
 
 
-def _condition(text: str | None) -> RowFilter | None:
+def condition_of(text: str | None) -> RowFilter | None:
+    """Raises JobRefused for what files are not chosen by."""
     if text is None:
         return None
     try:
@@ -163,11 +162,7 @@ def overlapping(
     size = rows = 0
     for file in sorted(deep, key=lambda file: (file.bytes, file.path)):
         size, rows = size + file.bytes, rows + file.rows
-        full = (
-            size > _swap_bytes_max(target_bytes)
-            or rows > files.SWAP_ROWS_MAX
-            or len(chosen) == files.SWAP_FILES_MAX
-        )
+        full = size > _swap_bytes_max(target_bytes) or rows > files.SWAP_ROWS_MAX or len(chosen) == files.SWAP_FILES_MAX
         if size > bytes_max or (full and len(chosen) >= 2):
             break
         chosen.append(file)
