@@ -137,9 +137,12 @@ def _connected(app: str, remote: str, settings: dict[str, str]) -> SparkSession:
             made.conf.set(name, value)
         except Exception as error:
             made.stop()
+            if "CANNOT_MODIFY" not in str(error):
+                raise SparkMissing(
+                    f"the Spark Connect server at {remote} does not take {name}: {cause(error)}"
+                ) from error
             raise SparkMissing(
-                f"the Spark Connect server at {remote} takes {name} only when it starts: set it there, and leave it "
-                f"out here"
+                f"the Spark Connect server at {remote} takes {name} only when it starts: set it there, and leave it out"
             ) from error
     return made
 
