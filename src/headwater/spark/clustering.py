@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from headwater.lake import overlap
 from headwater.lake.writer import SORTED_BY
 from headwater.spark.job_runs import JobRefused
 from headwater.spark.lake_listing import File
@@ -45,21 +46,8 @@ def columns_of(order: Sequence[str]) -> tuple[str, ...]:
 
 def deepest(files: Sequence[File], order: Sequence[str], bounds: Bounds) -> list[File]:
     """The most files that overlap at one place of the order; of those without bounds one does with all others."""
-    events: list[tuple[_Mark, int, int]] = []
-    for number, file in enumerate(files):
-        span = _span(columns_of(order), bounds.get(file.path, {}))
-        if span is not None:
-            events += [(span[0], 1, number), (span[1], 0, number)]
-    held: set[int] = set()
-    most: set[int] = set()
-    for _, begins, number in sorted(events):
-        if begins:
-            held.add(number)
-            if len(held) > len(most):
-                most = set(held)
-        else:
-            held.discard(number)
-    return [files[number] for number in sorted(most)]
+    spans = (_span(columns_of(order), bounds.get(file.path, {})) for file in files)
+    return [files[number] for number in overlap.deepest(spans)]
 
 
 def _span(columns: Sequence[str], known: Mapping[str, tuple[Any, Any]]) -> tuple[_Mark, _Mark] | None:
