@@ -181,7 +181,7 @@ def events(node: Node, first: int, end: int) -> None:
 def state(place: Place) -> dict[str, Any]:
     """Every file beside the node and in its lake, by content, and what the node says of itself.
 
-    No stream is read for it: reads are counted, and a checkpoint writes that down.
+    No stream is read for it: reads are counted.
     """
     calls = Calls(place.node.url).looking_only()
     listed = calls.lake_files(0)

@@ -221,7 +221,7 @@ class Node:
         return done
 
     def lake_files(self, group: int) -> dict[str, Any]:
-        """A checkpoint is a record in the log: who only looks has none taken that is not needed."""
+        """Has the node take a checkpoint; for who only looks, only when it could not tell of all files otherwise."""
         when = "?checkpoint=if-needed" if self.looks_only else ""
         found: dict[str, Any] = self.json("GET", f"{of(group)}/lake/files{when}")
         return found
