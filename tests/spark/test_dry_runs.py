@@ -85,6 +85,7 @@ def test_a_job_is_given_a_node_to_look_at_and_one_that_knows_no_dry_run_is_refus
         (["erase", "--stream", "a/b", "--check", "r.json", "--dry-run"], "change nothing anyway"),
         (["erase", "--stream", "a/b", "--receipt", "r.json", "--dry-run"], "when something was erased"),
         (["declared", "p.toml", "--check", "--dry-run"], "changes nothing anyway"),
+        (["restore", "--from", "/nowhere", "--check", "--dry-run"], "changes nothing anyway"),
     ],
 )
 def test_a_dry_run_of_what_changes_nothing_is_refused(arguments: list[str], why: str) -> None:

@@ -12,13 +12,14 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from headwater.cli.pipeline.lent import WouldRun, loan
 from headwater.cli.progress import progress
 from headwater.client.connection import printable
 
@@ -78,6 +79,8 @@ def job_command(command: Callable[..., None]) -> Callable[..., None]:
 
         _verbose.set(verbose)
         _conf.set(_settings(conf or ()))
+        if conf and loan() is not None:
+            raise typer.BadParameter("jobs of one server share its session: name settings there", param_hint="--conf")
         if "dry_run" in own.parameters:
             given["dry_run"] = dry_run
         with telling(), dry_runs(dry_run):
@@ -116,11 +119,18 @@ def run(name: str, url: str, token: str | None, master: str | None, job: Job, **
     with telling():
         from headwater.spark.node import Node
 
-        Node(url, token, IMPATIENCE_S).groups()  # before Spark is started: a wrong address is told at once
+        given = loan()
+        if given is not None and given.session is None:
+            raise WouldRun
+        if given is None:
+            Node(url, token, IMPATIENCE_S).groups()  # before Spark is started: a wrong address is told at once
         node = Node(url, token)
-        with sparked(name, master, **conf) as spark, progress() as tell:
+        shown = progress() if given is None else nullcontext(given.progress)
+        with sparked(name, master, **conf) as spark, shown as tell:
             summary = job(spark, node, tell)
         show(name, summary)
+        if given is not None:
+            given.summary = summary
         warnings = summary.get("warnings")
         for warning in warnings if isinstance(warnings, list) else []:
             typer.echo(printable(f"warning: {warning}"), err=True)
@@ -133,6 +143,13 @@ def sparked(name: str, master: str | None, **conf: str) -> Iterator[SparkSession
     from headwater.spark.failures import quiet, refused, spark_errors
     from headwater.spark.session import session
 
+    given = loan()
+    if given is not None and given.session is not None:
+        try:
+            yield given.session()
+        except spark_errors() as error:
+            raise refused(error) from error
+        return
     verbose = _verbose.get()
     spark = session(f"headwater {name}", master, verbose=verbose, settings=_conf.get(), **conf)
     if not verbose:
@@ -162,13 +179,16 @@ def show(name: str, summary: dict[str, object]) -> None:
 
 @contextmanager
 def telling() -> Iterator[None]:
-    """A failure is printed with what to do about it and becomes the exit code."""
+    """A failure is printed with what to do about it and becomes the exit code. A server tells it itself."""
     from headwater.lake.store import StoreError
     from headwater.spark.failures import advice
     from headwater.spark.job_runs import JobRefused
     from headwater.spark.node import NodeError
     from headwater.spark.session import SparkMissing
 
+    if loan() is not None:
+        yield
+        return
     try:
         yield
     except (typer.Exit, typer.Abort, typer.BadParameter):
