@@ -90,6 +90,7 @@ from headwater.observe.tls_readings import tls_gauges
 from headwater.ports import BlobsUnavailable, SystemClock, SystemRng
 from headwater.security import policy
 from headwater.security.directory import Directory
+from headwater.security.limits import new_limits
 from headwater.security.new_guard import KeySets, key_sets, new_guard
 from headwater.start_refused import CannotStart
 from headwater.subscriptions.manager import Manager
@@ -201,7 +202,8 @@ class Node:
         watch = Watch(settings, asyncio.get_running_loop().time)
         tell_slow_batches(engine, watch)
         handles = routes if admin is None else ClientRoutes(routes)
-        self._http = HttpServer(settings, handles, responder, bodies, access=self._access, watch=watch)
+        limits = new_limits(settings, clock)
+        self._http = HttpServer(settings, handles, responder, bodies, access=self._access, watch=watch, limits=limits)
         if admin is not None:
             self._admin = HttpServer(settings, routes, responder, bodies, access=self._access, watch=watch)
         metrics = self._pages(routes, engine, self._http)
@@ -214,7 +216,7 @@ class Node:
         metrics.add(*readings.topic_gauges(topics, sockets), *readings.delivery_gauges(delivery, admission))
         if s3p is not None:
             members = None if groups.membership.alone else groups.membership
-            self._s3p = S3pServer(settings, engine, members, self._placing, self._access.guard)
+            self._s3p = S3pServer(settings, engine, members, self._placing, self._access.guard, limits)
             metrics.add(*readings.s3p_gauges(self._s3p))
         if groups.calls is not None:
             routes.call(MEMBERS_PREFIX, partial(_answer, groups.calls), policy.MEMBERS)
