@@ -211,6 +211,7 @@ class Node:
         metrics.add(*readings.engine_gauges(engine, since_start), *readings.http_gauges(self._http, streams))
         metrics.add(*readings.answer_gauges(responder, streams), *readings.queue_gauges(self._queues))
         metrics.add(*timings(since_start, streams, subscriptions, self._queues, self._forwarder))
+        metrics.add(*readings.limit_gauges(limits))
         metrics.add(*group_readings(engine), *process_readings(self._loop_delay, clock))
         metrics.add(*readings.subscription_gauges([subscriptions]), *readings.router_gauges(self._routers))
         metrics.add(*readings.topic_gauges(topics, sockets), *readings.delivery_gauges(delivery, admission))

@@ -44,7 +44,7 @@ class TooManyConnections(Failure):
         )
 
     def facts(self) -> Facts:
-        return {"retry_after_s": RETRY_AFTER_S, "connection": "close"}
+        return {"retry_after_s": RETRY_AFTER_S}
 
 
 class TooManyFollowers(Failure):

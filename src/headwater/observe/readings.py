@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from headwater.engine.lake_gc import LakeGc
     from headwater.engine.owned_group import OwnedGroup
     from headwater.observe.cluster_readings import ClusterReadings
+    from headwater.security.limits import Limits
     from headwater.subscriptions.manager import Manager
     from headwater.topics.admission import Admission
     from headwater.topics.delivery import Delivery
@@ -123,6 +124,19 @@ def http_gauges(http: HttpServer, streams: DurableStreams) -> list[Gauge]:
         Gauge("connections_refused", "Connections cut for lack of room.", lambda: http.refused_count, counts=True),
         Gauge("sse_open", "Open SSE connections.", lambda: streams.sse_open),
         Gauge("long_polls_open", "Waiting long-polls.", lambda: streams.long_polls_open),
+    ]
+
+
+def limit_gauges(limits: Limits | None) -> list[Reading]:
+    """None: there are no limits."""
+    if limits is None:
+        return []
+    refused = "Requests and connections refused by limits of clients."
+    held = "Connections that were held after such a refusal."
+    return [
+        ByLabel("limit_refusals", refused, "limit", lambda: {**limits.refused}, counts=True),
+        Gauge("limits_held", held, lambda: limits.held_count, counts=True),
+        Gauge("limit_accounts", "Principals and addresses that are counted.", lambda: limits.accounts_count),
     ]
 
 
