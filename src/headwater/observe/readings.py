@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from headwater.engine.flush import Flusher
     from headwater.engine.lake_gc import LakeGc
     from headwater.engine.owned_group import OwnedGroup
+    from headwater.engine.quotas import Quotas
     from headwater.observe.cluster_readings import ClusterReadings
     from headwater.security.limits import Limits
     from headwater.subscriptions.manager import Manager
@@ -127,17 +128,23 @@ def http_gauges(http: HttpServer, streams: DurableStreams) -> list[Gauge]:
     ]
 
 
-def limit_gauges(limits: Limits | None) -> list[Reading]:
-    """None: there are no limits."""
-    if limits is None:
-        return []
-    refused = "Requests and connections refused by limits of clients."
+def limit_gauges(limits: Limits | None, quotas: Quotas | None) -> list[Reading]:
+    """None: there are none."""
+    refused = "Requests, connections and writes refused by limits of clients and buckets."
     held = "Connections that were held after such a refusal."
-    return [
-        ByLabel("limit_refusals", refused, "limit", lambda: {**limits.refused}, counts=True),
-        Gauge("limits_held", held, lambda: limits.held_count, counts=True),
-        Gauge("limit_accounts", "Principals and addresses that are counted.", lambda: limits.accounts_count),
-    ]
+    found: list[Reading] = []
+
+    def counts() -> dict[str, float]:
+        return {**({} if limits is None else limits.refused), **({} if quotas is None else quotas.refused)}
+
+    if limits is not None or quotas is not None:
+        found.append(ByLabel("limit_refusals", refused, "limit", counts, counts=True))
+    if limits is not None:
+        found += [
+            Gauge("limits_held", held, lambda: limits.held_count, counts=True),
+            Gauge("limit_accounts", "Principals and addresses that are counted.", lambda: limits.accounts_count),
+        ]
+    return found
 
 
 def member_gauges(handover: Handover, forwarder: Forwarder) -> list[Gauge]:
