@@ -210,8 +210,9 @@ class UnsavedChanges:
         self.capturing, self.losing = {}, {}
 
     def recount(self, stream: LoadedStream, size: int) -> None:
-        """The stream's bucket counts so many bytes of it from now on: both rows are written by the same checkpoint."""
-        raise NotImplementedError
+        """The stream's bucket counts so many bytes of it from now on: both rows are written by the same checkpoint.
+
+        Nothing here: `loaded_streams` knows the buckets."""
 
     def forget(self, stream: LoadedStream) -> None:
         """The stream is deleted for good: of its marks only that one is left."""

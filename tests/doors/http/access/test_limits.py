@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from itertools import count
 
 import pytest
+from websockets.sync.client import connect as websocket
 
 from tests.doors.s3p import request as s3p_request
 from tests.doors.s3p.client import Client, Error, Reply, read_request, s3p_port
@@ -346,3 +347,19 @@ def test_an_s3p_connection_too_many_is_told_so_at_once(s3p_node: Node, address: 
 def metric(node: Node, name: str) -> float:
     lines = node.request("GET", "/metrics").body.decode().splitlines()
     return next(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"headwater_{name} "))
+
+
+# ---- WebSockets -----------------------------------------------------------------------------------------------------
+
+
+def test_messages_over_a_websocket_are_requests_too(s3p_node: Node, address: str) -> None:
+    """Each is answered, and the socket goes on."""
+    url = f"ws://{HOST}:{s3p_node.port}/v0/ws"
+    with websocket(url, source_address=(address, 0), open_timeout=60, close_timeout=60) as socket:
+        answers = []
+        for number in range(BURST + 4):
+            socket.send(f'{{"op":"ping","id":{number}}}' if number % 2 else "no message at all")
+            answers.append(json.loads(socket.recv(timeout=60)))
+        codes = [answer["error"]["code"] for answer in answers if answer["op"] == "error"]
+        assert "rate_limited" in codes and "bad_request" in codes
+        assert answers[1] == {"op": "pong", "id": 1}
