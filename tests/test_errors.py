@@ -23,7 +23,7 @@ FAILURES = [kind for kind in CLASSES if issubclass(kind, Failure) and kind is no
 # Those of the S3P specification, and three for what the specification has no word for.
 S3P_CODES = {
     *("ERR_BAD_FORMAT", "ERR_UNKNOWN_STREAM", "ERR_STREAM_EXISTS", "ERR_NON_MONOTONIC_ID", "ERR_LIMITS"),
-    *("ERR_CONFLICT", "ERR_UNAVAILABLE", "ERR_INTERNAL"),
+    *("ERR_CONFLICT", "ERR_UNAVAILABLE", "ERR_INTERNAL", "ERR_UNAUTHENTICATED", "ERR_FORBIDDEN"),
 }
 
 

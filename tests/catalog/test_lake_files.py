@@ -184,7 +184,7 @@ def _page(found: tuple[list[StreamRow], bool]) -> tuple[list[int], bool]:
 def holes(*runs: tuple[int, int]) -> bytes:
     """Every record is of one byte."""
     made = Holes()
-    made.add(Run(*run, *run) for run in runs)
+    made.add([Run(*run, *run) for run in runs])
     return made.packed()
 
 

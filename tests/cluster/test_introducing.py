@@ -100,7 +100,7 @@ def test_a_time_limit_that_passes_as_the_answer_comes_leaves_nothing_sent(
     """A loop that stood still for longer than the limit has both before it in one turn."""
     wire, asking = Wire(), Asking()
 
-    async def connect(factory: Any, *_: Any) -> Any:
+    async def connect(factory: Any, *_: Any, **__: Any) -> Any:
         made = factory()
         made.connection_made(wire)
         loop = asyncio.get_running_loop()

@@ -24,6 +24,7 @@ from headwater.model.events import (
     Forked,
     Noted,
     RecordsDeleted,
+    Reserved,
     Settled,
     SnapshotPublished,
     SwapPart,
@@ -103,6 +104,7 @@ cold = {
         topic=st.none() | topics,
         at_ms=u64,
     ),
+    Reserved: st.builds(Reserved, sid=sids, seq=u64, offset=u64, at_ms=u64),
     SnapshotPublished: st.builds(
         SnapshotPublished, sid=sids, offset=u64, first_seq=u64, content_type=texts, blob=texts, size=u64, at_ms=u64
     ),

@@ -16,7 +16,6 @@ from rich.table import Table
 
 from headwater import config
 from headwater.cli.client import BadUsage, Client, ClientError, NotUnderstood, Refused, printable
-from headwater.ports import SystemRng
 from headwater.security import keys
 
 PATH = "/__headwater/tokens"
@@ -124,6 +123,9 @@ def sign(
 @app.command()
 def new() -> None:
     """Print a new key for the setting admin_key_file. No server hears of it: whoever has the file has the server."""
+    # Not at the top: other commands would load asyncio with it.
+    from headwater.ports import SystemRng
+
     typer.echo(keys.make(SystemRng()).text)
 
 

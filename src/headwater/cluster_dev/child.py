@@ -140,11 +140,11 @@ class Child:
         """Returns when it holds. Raises CannotRun when the process ends before, or time runs out."""
         deadline_s = time.monotonic() + within_s
         while True:
-            # Asked first: what it did just before its end counts.
+            # Asked first: what it did just before its end counts. One that ends now is found to have ended next time.
             code = self.exit_code
             if holds():
                 return
-            if not self.running:
+            if code is not None:
                 raise CannotRun(f"{self.name} ended with {code} before it was {what}\n{self.tail()}")
             if time.monotonic() > deadline_s:
                 raise CannotRun(f"{self.name} was not {what} within {within_s:g} s\n{self.tail()}")

@@ -55,6 +55,11 @@ class UnloggedHeads:
         self._heads: dict[int, _Head] = {}
         """Of streams that were appended to since the last checkpoint but one, by sid."""
 
+    @property
+    def in_use(self) -> bool:
+        """Some streams were appended to since the last checkpoint but one."""
+        return bool(self._heads)
+
     def appended(self, stream: LoadedStream) -> int:
         """The log position that has to be synced before the stream's newest records may be told of."""
         head = self._heads.get(stream.sid)

@@ -91,11 +91,11 @@ class Upkeep:
             left_s -= step_s
         await asyncio.sleep(0)
 
-    async def _try_checkpoint(self) -> None:
+    async def _try_checkpoint(self, always: bool = False) -> None:
         if self._group.log.failure is not None:
             return
         try:
-            if await checkpoint(self._group):
+            if await checkpoint(self._group, always):
                 self.checkpoints_count += 1
             self.failure = None
         except Exception as error:
@@ -110,3 +110,6 @@ class Upkeep:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._try_checkpoint()
+        if self._group.unlogged_heads.in_use:
+            # The checkpoint reserved more numbers behind itself. One behind those makes the heads exact again.
+            await self._try_checkpoint(always=True)

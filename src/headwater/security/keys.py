@@ -10,9 +10,10 @@ import hashlib
 import hmac
 import re
 from base64 import b32encode, urlsafe_b64encode
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from headwater.ports import Rng
+if TYPE_CHECKING:
+    from headwater.ports import Rng
 
 PREFIX = "hw_"
 _ID_BYTES = 10

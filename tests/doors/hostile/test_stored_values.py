@@ -39,7 +39,7 @@ STREAM = {
     *("stream-sse-data-encoding", "transfer-encoding", "producer-epoch", "producer-seq", "producer-expected-seq"),
     *("producer-received-seq", "x-accel-buffering", "allow", "retry-after", "www-authenticate"),
     *("headwater-position", "headwater-lake-position", "headwater-settled-position", "headwater-next"),
-    *("headwater-log", "x-accel-buffering"),
+    *("headwater-log", "x-request-id", "content-security-policy"),
 }
 
 BREAKING = st.sampled_from(

@@ -96,7 +96,7 @@ def test_a_stream_is_found_over_http_under_the_path_of_its_name(plain_node: Node
 def test_no_failure_of_an_understood_command_closes_the_connection(failure: type) -> None:
     made = failure.__new__(failure)
     made.message = lambda: "facts of its own"
-    made.expected, made.member = "application/json", 1
+    made.expected, made.member, made.needed = "application/json", 1, "a key"
     code = failed(b"s", made).split()[0]
     assert code not in (b"-ERR_BAD_FORMAT", b"-ERR_LIMITS")
 

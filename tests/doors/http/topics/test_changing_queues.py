@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -64,6 +66,16 @@ def test_a_lease_of_a_topic_that_was_made_again_is_nobodys(new: New) -> None:
     assert [one["data"] for one in claimed(queue)] == [2]
 
 
+@pytest.fixture
+def deep_json() -> Iterator[None]:
+    """The node decodes what is nested as deep as its own stack allows, and that of a test is not as empty."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(4 * limit)
+    yield
+    sys.setrecursionlimit(limit)
+
+
+@pytest.mark.usefixtures("deep_json")
 def test_jobs_with_meta_as_deep_as_may_be_reach_the_dead_letters(new: New) -> None:
     dead = new()
     queue = new(queue={"max_deliveries": 1, "dead_letter": dead.name})
