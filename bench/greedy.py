@@ -16,6 +16,8 @@ from bench.wire import Exchange
 P99_RATIO_AIM = 2.0
 REQUESTS_PER_S = 2_000
 MODEST_CONNECTIONS, MODEST_INTERVAL_S = 4, 0.02
+TIMEOUT_S = 30
+"""How long a new connection waits for its first answer; a client that had none counts with that."""
 LIMITS = {"HEADWATER_ADDRESS_REQUESTS_PER_S": str(REQUESTS_PER_S)}
 WITH, WITHOUT = "limits", "no_limits"
 
@@ -58,9 +60,10 @@ def one_round(server: Server, settings: Settings) -> dict:
     modest_load(server, settings)  # not counted: the first load on a fresh server is slower
     alone = modest_load(server, settings)
     with bad_clients(CASE, server) as said:
-        beside = modest_load(server, settings)
-    if not beside["appends"]:
-        raise Failed("the modest client was never answered")
+        try:
+            beside = modest_load(server, settings)
+        except Failed:  # not even a stream could be made within that time
+            beside = {"appends": 0, "p99_ms": TIMEOUT_S * 1_000}
     return {"alone": alone, "beside": beside, "clients": said}
 
 
