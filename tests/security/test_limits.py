@@ -34,11 +34,11 @@ def test_a_burst_is_taken_and_then_as_much_as_the_rate_allows() -> None:
     clock = SimClock()
     limits = made(clock, address_requests_per_s=4, limit_burst_ms=2_000)
     one = limits.of_address("10.0.0.1")
-    assert [limits.begin((one, None), 0) is None for _ in range(10)] == [True] * 8 + [False] * 2
+    assert [limits.begin(one, None, 0) is None for _ in range(10)] == [True] * 8 + [False] * 2
     clock.ms += 250
-    assert [limits.begin((one, None), 0) is None for _ in range(2)] == [True, False]
+    assert [limits.begin(one, None, 0) is None for _ in range(2)] == [True, False]
     clock.ms += 60_000
-    assert [limits.begin((one, None), 0) is None for _ in range(9)] == [True] * 8 + [False]
+    assert [limits.begin(one, None, 0) is None for _ in range(9)] == [True] * 8 + [False]
     assert limits.refused["address_requests"] == 4
 
 
@@ -46,15 +46,15 @@ def test_the_refusal_says_which_limit_it_is_and_how_long_to_wait() -> None:
     clock = SimClock()
     limits = made(clock, principal_bytes_per_s=1_000, limit_burst_ms=1_000)
     whose = (limits.of_address("10.0.0.1"), limits.of_principal(key("k")))
-    assert limits.begin(whose, 9_500) is None  # larger than the burst, and taken: those after it wait
-    refused = limits.begin(whose, 0)
+    assert limits.begin(*whose, 9_500) is None  # larger than the burst, and taken: those after it wait
+    refused = limits.begin(*whose, 0)
     assert isinstance(refused, RateLimited)
     assert refused.facts() == {"retry_after_s": 9}
     assert "1000 bytes a second (principal_bytes_per_s)" in refused.message()
     clock.ms += 8_499
-    assert limits.begin(whose, 0) is not None
+    assert limits.begin(*whose, 0) is not None
     clock.ms += 2
-    assert limits.begin(whose, 0) is None
+    assert limits.begin(*whose, 0) is None
 
 
 def test_what_one_of_two_refuses_is_taken_from_neither() -> None:
@@ -62,9 +62,9 @@ def test_what_one_of_two_refuses_is_taken_from_neither() -> None:
     limits = made(clock, principal_requests_per_s=1, address_requests_per_s=10, limit_burst_ms=1_000)
     greedy, modest = limits.of_principal(key("greedy")), limits.of_principal(key("modest"))
     address = limits.of_address("10.0.0.1")
-    assert [limits.begin((address, greedy), 0) is None for _ in range(20)].count(True) == 1
-    assert [limits.begin((address, None), 0) is None for _ in range(10)].count(True) == 9
-    assert limits.begin((limits.of_address("10.0.0.2"), modest), 0) is None
+    assert [limits.begin(address, greedy, 0) is None for _ in range(20)].count(True) == 1
+    assert [limits.begin(address, None, 0) is None for _ in range(10)].count(True) == 9
+    assert limits.begin(limits.of_address("10.0.0.2"), modest, 0) is None
 
 
 def test_what_is_sent_is_paid_for_by_what_comes_next() -> None:
@@ -72,10 +72,10 @@ def test_what_is_sent_is_paid_for_by_what_comes_next() -> None:
     limits = made(clock, address_bytes_per_s=100, limit_burst_ms=1_000)
     one = limits.of_address("10.0.0.1")
     limits.take((one, None), 0, 1_000_000_000)
-    refused = limits.begin((one, None), 0)
+    refused = limits.begin(one, None, 0)
     assert refused is not None and refused.retry_after_s <= module.WAIT_S_MAX
     clock.ms += module.WAIT_S_MAX * 1_000
-    assert limits.begin((one, None), 0) is None
+    assert limits.begin(one, None, 0) is None
 
 
 @given(
@@ -95,7 +95,7 @@ def test_a_rate_is_a_bucket_that_fills_again(per_s: int, burst_s: int, steps: li
         tokens = min(full, tokens + pause_ms * per_s)
         if abs(tokens) < 2:
             return  # a hair decides, and floats are not that exact
-        begins = limits.begin((one, None), size) is None
+        begins = limits.begin(one, None, size) is None
         assert begins == (tokens > 0)
         if begins:
             tokens -= size * 1_000

@@ -55,39 +55,43 @@ class Caps(NamedTuple):
 class Account:
     """Of one principal or address."""
 
-    __slots__ = ("_bytes_paid_s", "_requests_paid_s", "caps", "connections", "followers")
+    __slots__ = (
+        "_burst_s", "_byte_s", "_bytes_paid_s", "_request_s", "_requests_paid_s", "caps", "connections", "followers",
+    )  # fmt: skip
 
     def __init__(self, caps: Caps) -> None:
         self.caps = caps
         self.connections = 0
         self.followers = 0
+        self._burst_s = caps.burst_s
+        self._request_s = 1 / caps.requests_per_s if caps.requests_per_s else 0.0
+        self._byte_s = 1 / caps.bytes_per_s if caps.bytes_per_s else 0.0
         self._requests_paid_s = self._bytes_paid_s = 0.0
 
     @property
     def in_use(self) -> bool:
         return bool(self.connections or self.followers)
 
-    def refusal(self, now_s: float) -> RateLimited | None:
-        """Why nothing more may begin now; None when it may."""
-        caps = self.caps
-        soon_s = now_s + caps.burst_s
+    def has_room(self, now_s: float) -> bool:
+        """Something more may begin now."""
+        soon_s = now_s + self._burst_s
+        return self._requests_paid_s < soon_s and self._bytes_paid_s < soon_s
+
+    def refusal(self, now_s: float) -> RateLimited:
+        """Why nothing may, when there is no room."""
+        caps, soon_s = self.caps, now_s + self._burst_s
         if self._requests_paid_s >= soon_s:
             return _limited(caps, REQUESTS, caps.requests_per_s, self._requests_paid_s - soon_s)
-        if self._bytes_paid_s >= soon_s:
-            return _limited(caps, BYTES, caps.bytes_per_s, self._bytes_paid_s - soon_s)
-        return None
+        return _limited(caps, BYTES, caps.bytes_per_s, self._bytes_paid_s - soon_s)
 
     def take(self, now_s: float, requests_count: int, size_bytes: int) -> None:
         """What has begun, or was sent, is to be paid for."""
-        caps = self.caps
-        if requests_count and caps.requests_per_s:
-            self._requests_paid_s = _paid_s(now_s, self._requests_paid_s, requests_count / caps.requests_per_s)
-        if size_bytes and caps.bytes_per_s:
-            self._bytes_paid_s = _paid_s(now_s, self._bytes_paid_s, size_bytes / caps.bytes_per_s)
-
-
-def _paid_s(now_s: float, before_s: float, more_s: float) -> float:
-    return min(max(before_s, now_s) + more_s, now_s + WAIT_S_MAX)
+        if requests_count and self._request_s:
+            before_s = self._requests_paid_s
+            self._requests_paid_s = (before_s if before_s > now_s else now_s) + requests_count * self._request_s
+        if size_bytes and self._byte_s:
+            paid_s = max(self._bytes_paid_s, now_s) + size_bytes * self._byte_s
+            self._bytes_paid_s = min(paid_s, now_s + WAIT_S_MAX)
 
 
 def _limited(caps: Caps, what: str, limit: int, wait_s: float) -> RateLimited:
@@ -105,11 +109,11 @@ class Limits:
         self.address_caps = Caps(
             ADDRESS, *of_addresses, settings.address_followers_max, settings.address_connections_max, burst_s
         )
-        self._clock = clock
+        self._now_s = clock.monotonic_s
         self._principals: dict[str, Account] = {}
         self._addresses: dict[str, Account] = {}
-        self._counts_principals = any(self.principal_caps[1:-1])
-        self.on = self._counts_principals or any(self.address_caps[1:-1])
+        self.counts_principals = any(self.principal_caps[1:-1])
+        self.on = self.counts_principals or any(self.address_caps[1:-1])
         """False: there is no limit at all, and nobody needs to ask."""
         self.meters_bytes = bool(self.principal_caps.bytes_per_s or self.address_caps.bytes_per_s)
         self.counts_followers = bool(self.principal_caps.followers_max or self.address_caps.followers_max)
@@ -136,7 +140,7 @@ class Limits:
 
     def of_principal(self, principal: Principal | None) -> Account | None:
         """None: those have no account of their own."""
-        if not self._counts_principals or principal is None or principal.kind not in _KINDS:
+        if not self.counts_principals or principal is None or principal.kind not in _KINDS:
             return None
         return self._account(self._principals, f"{principal.kind}:{principal.id}", self.principal_caps)
 
@@ -150,21 +154,26 @@ class Limits:
 
     # ---- rates --------------------------------------------------------------------------------------------------
 
-    def begin(self, accounts: Iterable[Account | None], size_bytes: int) -> RateLimited | None:
-        """A request with a body of that size may begin, and is taken from all of them; or from none, and why."""
-        now_s = self._clock.monotonic_s()
-        for account in accounts:
-            if account is not None and (refused := account.refusal(now_s)) is not None:
-                self.refused[f"{account.caps.whose}_{refused.what}"] += 1
-                return refused
-        for account in accounts:
-            if account is not None:
-                account.take(now_s, 1, size_bytes)
+    def begin(self, address: Account, principal: Account | None, size_bytes: int) -> RateLimited | None:
+        """A request with a body of that size may begin, and is taken from both; or from none, and why."""
+        now_s = self._now_s()
+        if not address.has_room(now_s):
+            return self._refused(address, now_s)
+        if principal is not None:
+            if not principal.has_room(now_s):
+                return self._refused(principal, now_s)
+            principal.take(now_s, 1, size_bytes)
+        address.take(now_s, 1, size_bytes)
         return None
+
+    def _refused(self, account: Account, now_s: float) -> RateLimited:
+        refused = account.refusal(now_s)
+        self.refused[f"{refused.whose}_{refused.what}"] += 1
+        return refused
 
     def take(self, accounts: Iterable[Account | None], requests_count: int, size_bytes: int) -> None:
         """What cannot be refused any more."""
-        now_s = self._clock.monotonic_s()
+        now_s = self._now_s()
         for account in accounts:
             if account is not None:
                 account.take(now_s, requests_count, size_bytes)

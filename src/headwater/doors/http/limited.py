@@ -88,7 +88,7 @@ class LimitedConnection(Connection):
         if self.held:
             self.waiting.append(request)  # nothing waits yet, or it would not be started
         else:
-            super()._start(request)
+            Connection._start(self, request)
 
     def _resume_reading(self) -> None:
         if not self.held:
@@ -101,14 +101,14 @@ class LimitedConnection(Connection):
     # ---- what is sent -------------------------------------------------------------------------------------------
 
     def send(self, data: bytes, keep_alive: bool) -> None:
-        super().send(data, keep_alive)
+        Connection.send(self, data, keep_alive)
         if self.accounts is not None and self.limits.meters_bytes:
             self.limits.take(self.accounts, 0, len(data))
         if self.followed is not None and not self.exchanges:
             self._followed()
 
     def write(self, data: bytes | memoryview) -> None:
-        super().write(data)
+        Connection.write(self, data)
         if self.accounts is not None and self.limits.meters_bytes:
             self.limits.take(self.accounts, 0, len(data))
 
@@ -142,6 +142,7 @@ class LimitedRoutes:
         self._access = access
         self._guard = access.guard
         self._limits = limits
+        self._counts_principals = access.guard.on and limits.counts_principals
 
     def handle(self, exchange: Exchange) -> None:
         """Raises RateLimited, TooManyConnections, TooManyFollowers, and what the routes raise."""
@@ -154,21 +155,22 @@ class LimitedRoutes:
         elif limits.has_too_many(address) and not _is_probe(request):
             request.keep_alive = False
             raise TooManyConnections(limits.address_caps.connections_max)
-        accounts = line.accounts = (address, limits.of_principal(self._principal(exchange)))
-        refused = limits.begin(accounts, len(request.body))
+        principal = limits.of_principal(self._principal(exchange)) if self._counts_principals else None
+        line.accounts = (address, principal)
+        refused = limits.begin(address, principal, len(request.body))
         if refused is not None and not _is_probe(request):
             line.hold()
             raise refused
         if limits.counts_followers and is_live(request):
-            line.follow((address, accounts[1] or limits.of_principal(self._identified(exchange))))
+            if principal is None and self._counts_principals:
+                principal = limits.of_principal(self._identified(exchange))
+            line.follow((address, principal))
         self._handle(exchange)
 
     def _principal(self, exchange: Exchange) -> Principal | None:
         """Whom the request is done for, as far as that is known without verifying anything: a credential that nobody
         has seen here yet is judged by the routes, and counts from its next request on."""
         guard, request = self._guard, exchange.request
-        if not guard.on:
-            return None
         known = request.known
         if known is not None and known.epoch == guard.epoch and isinstance(known.principal, Principal):
             return known.principal
@@ -177,8 +179,6 @@ class LimitedRoutes:
 
     def _identified(self, exchange: Exchange) -> Principal | None:
         """The same, with a credential that is seen for the first time verified."""
-        if not self._guard.on:
-            return None
         try:
             return self._access.identify(exchange)
         except Failure:
@@ -189,7 +189,7 @@ def demand(exchange: Exchange, size_bytes: int) -> None:
     """What comes on a connection that does not speak HTTP any more counts as a request too. Raises RateLimited."""
     line = exchange.connection
     if isinstance(line, LimitedConnection) and line.accounts is not None:
-        refused = line.limits.begin(line.accounts, size_bytes)
+        refused = line.limits.begin(*line.accounts, size_bytes)
         if refused is not None:
             line.hold()
             raise refused

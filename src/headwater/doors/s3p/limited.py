@@ -52,10 +52,12 @@ class Limited:
         """Why a command may not begin; None when it may, and is counted. Asked again for the same one, it is not."""
         if command is self._charged:
             return None
-        limits, caller = self._limits, self._caller
+        limits, caller, address = self._limits, self._caller, self._address
+        if address is None:
+            return None  # it is being cut
         self.ended()
-        accounts = self._accounts = (self._address, limits.of_principal(None if caller is None else caller.principal))
-        refused: Failure | None = limits.begin(accounts, _size(command))
+        self._accounts = accounts = (address, limits.of_principal(None if caller is None else caller.principal))
+        refused: Failure | None = limits.begin(*accounts, _size(command))
         if refused is None and isinstance(command, Read) and command.block_ms and limits.counts_followers:
             refused = limits.follow(accounts)
             self._followed = accounts if refused is None else None

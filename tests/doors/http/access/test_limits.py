@@ -28,7 +28,7 @@ ADDRESS_FLAGS = (
 )
 PRINCIPAL_FLAGS = (
     *("--principal-requests-per-s", "1", "--limit-burst-ms", "40000", "--principal-followers-max", "1"),
-    *("--principal-bytes-per-s", "10MiB"),
+    *("--principal-bytes-per-s", "10MiB", "--s3p", f"{HOST}:0"),
 )
 _addresses = (f"127.0.2.{number}" for number in count(1))
 
@@ -347,6 +347,19 @@ def test_an_s3p_connection_too_many_is_told_so_at_once(s3p_node: Node, address: 
 def metric(node: Node, name: str) -> float:
     lines = node.request("GET", "/metrics").body.decode().splitlines()
     return next(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"headwater_{name} "))
+
+
+def test_a_key_is_limited_over_s3p_too(keys: Guarded) -> None:
+    path, key = "/v1/stream/shop/4", keys.key("read,append:shop/4")
+    assert keys.ask(keys.admin, "PUT", path, None, TEXT).status == 201
+    with Client(s3p_port(keys.node), source=next(_addresses)) as client:
+        assert client.call(b"AUTH", key.encode()) == "OK"
+        error, _ = until_error(lambda: client.append(b"shop/4", b"x"))
+        assert "principal_requests_per_s" in error.message
+    assert code(keys.ask(key, "GET", f"{path}?offset=-1")) == "rate_limited"
+    with Client(s3p_port(keys.node), source=next(_addresses)) as client:
+        assert client.call(b"AUTH", keys.key("read:shop/4").encode()) == "OK"
+        assert isinstance(client.read(b"shop/4", COUNT=1), list)
 
 
 # ---- WebSockets -----------------------------------------------------------------------------------------------------
