@@ -38,6 +38,7 @@ from headwater.model.commands import (
 )
 from headwater.model.holes import Run
 from headwater.model.labels import Labels
+from headwater.model.names import bucket_of
 from headwater.model.stream import Limits
 from headwater.model.topics import TopicConfig
 from tests.engine import HandClock, Inbox, group_on
@@ -371,6 +372,10 @@ def check_sums(node: Node) -> None:
     """Counters that have to agree with what they count."""
     loaded = node.group.loaded
     assert loaded.hot_bytes == sum(stream.timeline.held_bytes for stream in loaded.by_key.values())
+    of_buckets: dict[str, dict[int, LoadedStream]] = {}
+    for stream in loaded.holding.values():
+        of_buckets.setdefault(bucket_of(stream.key), {})[stream.sid] = stream
+    assert loaded.holding_by_bucket == of_buckets
     floor = node.group.log_floor()
     for stream in loaded.by_key.values():
         if stream.timeline.payloads:

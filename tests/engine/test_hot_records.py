@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from headwater.engine import hot_records
 from headwater.engine.hot_records import Walked, walk
-from headwater.model.commands import Append, Create, DeleteRecords, Durability, Fork, Trim
+from headwater.model.choices import Choice, Chosen
+from headwater.model.commands import Append, Create, Delete, DeleteRecords, Durability, Fork, Trim
 from headwater.model.extents import Extent
 from headwater.model.holes import Run
 from headwater.model.labels import Labels
@@ -140,6 +141,30 @@ def test_what_is_deleted_at_the_front_while_a_fork_keeps_it_is_not_walked() -> N
     bench.sync()
     assert bench.group.loaded.by_key["some/0"].timeline.payloads == [b"a", b"b", b"c"]
     assert [one.payloads for one in run(bench).batches] == [[b"c"]]
+
+
+def test_a_buckets_streams_are_found_among_others_until_they_settled_or_went() -> None:
+    bench = Bench()
+    keys = ["some/0", "some/1", "other/0", "some-more/0"]
+    for key in keys:
+        bench.create(key)
+        bench.submit(Append([key.encode()], None), key)
+    bench.sync()
+    chosen = Chosen(Choice(bucket="some"))
+
+    def of_the_bucket() -> list[bytes]:
+        walked = asyncio.run(walk(bench.group, 0, FAR, FAR, FAR, payload_only=True, chosen=chosen))
+        counted = asyncio.run(hot_records.count(bench.group, 0, FAR, chosen))
+        assert counted is not None and counted.rows_count == len(walked.batches)
+        return [one.payloads[0] for one in walked.batches]
+
+    assert of_the_bucket() == [b"some/0", b"some/1"]
+    settle(bench, "some/0")
+    assert of_the_bucket() == [b"some/1"]
+    bench.submit(Delete(), "some/1")
+    bench.sync()
+    assert of_the_bucket() == []
+    assert set(bench.group.loaded.holding_by_bucket) == {"other", "some-more"}
 
 
 def test_records_of_an_ephemeral_stream_are_not_walked() -> None:

@@ -53,7 +53,8 @@ def settling(group: Group) -> tuple[int, int]:
 async def count(group: Group, after: int, until: int, chosen: Chosen | None = None) -> Counted | None:
     """How much of the chosen streams memory holds in the range; None when some of it settled meanwhile.
 
-    Costs a bisection for each stream that holds anything, whatever the number of records.
+    Costs a bisection for each stream that holds anything, or each such stream of the bucket that is meant, whatever the
+    number of records.
     """
     before = settling(group)
     limit = min(until, group.log.synced)
@@ -136,10 +137,11 @@ async def walk(
 
 
 def _held(group: Group, chosen: Chosen | None) -> list[LoadedStream]:
-    """Streams that hold something: of those that are named these alone, otherwise all."""
+    """Streams that hold something: of those that are named, or of the bucket, these alone, otherwise all."""
     holding = group.loaded.holding
     if chosen is None or chosen.keys is None:
-        return list(holding.values())
+        bucket = None if chosen is None else chosen.choice.bucket
+        return list((holding if bucket is None else group.loaded.holding_by_bucket.get(bucket, {})).values())
     found = (group.loaded.by_key.get(key) for key in chosen.keys)
     return [stream for stream in found if stream is not None and holding.get(stream.sid) is stream]
 

@@ -43,6 +43,8 @@ class LoadedStreams(UnsavedChanges):
         """Grows whenever memory shows less than before: records settled, or were deleted or trimmed."""
         self.holding: dict[int, LoadedStream] = {}
         """Streams with records that are only in memory and log."""
+        self.holding_by_bucket: dict[str, dict[int, LoadedStream]] = {}
+        """The same, so that a reader of one bucket does not look at the others."""
         self.blobs_discarded: deque[tuple[int, str]] = deque()
         """Blobs that nothing refers to any more, each with the log position that has to be synced before it goes."""
         self._hand: list[str] = []
@@ -151,7 +153,7 @@ class LoadedStreams(UnsavedChanges):
         self.by_key.pop(stream.key, None)
         self.forget(stream)
         self.released(stream, stream.timeline.held_bytes)
-        self.holding.pop(stream.sid, None)
+        self._holds_nothing(stream)
         stream.floor = 0
 
     def _changed(self, stream: LoadedStream, position: int) -> None:
@@ -202,6 +204,7 @@ class LoadedStreams(UnsavedChanges):
         if not stream.floor and size:
             stream.floor = position
             self.holding[stream.sid] = stream
+            self.holding_by_bucket.setdefault(bucket_of(stream.key), {})[stream.sid] = stream
             heappush(self._floors, (position, next(self._ties), stream))
 
     def released(self, stream: LoadedStream, freed: int) -> None:
@@ -215,7 +218,15 @@ class LoadedStreams(UnsavedChanges):
         if stream.floor:
             heappush(self._floors, (stream.floor, next(self._ties), stream))
         else:
-            self.holding.pop(stream.sid, None)
+            self._holds_nothing(stream)
+
+    def _holds_nothing(self, stream: LoadedStream) -> None:
+        if self.holding.pop(stream.sid, None) is not None:
+            bucket = bucket_of(stream.key)
+            held = self.holding_by_bucket[bucket]
+            del held[stream.sid]
+            if not held:
+                del self.holding_by_bucket[bucket]
 
     def settle(self, stream: LoadedStream, extent: Extent, position: int) -> None:
         """An extent of the stream is durable in the lake."""
