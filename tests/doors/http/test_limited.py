@@ -1,4 +1,4 @@
-"""A connection beyond its limit is held: one refusal, and nothing is begun until it is let go. And: what a live read is.
+"""A connection beyond its limit is held: one refusal, and nothing is begun until it is let go. What a live read is.
 Routes answer everything at once, the transport keeps what it is told, and the test moves time."""
 
 from __future__ import annotations
