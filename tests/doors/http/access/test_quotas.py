@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from headwater.client import Full, Headwater
 from tests.doors.s3p.client import Client, Error, s3p_port
 from tests.support.guarded import code
 from tests.support.http import Response
@@ -84,6 +85,8 @@ def test_a_bucket_is_as_full_after_a_restart(tmp_path_factory: pytest.TempPathFa
         assert node.terminate() == 0
         node.start()
         assert full(node.request("POST", "/v1/stream/shop/1", TEXT, b"more"))
+        with Headwater(node.url) as client, pytest.raises(Full, match="1024 bytes"):
+            client.stream("shop/1").append(b"more")
         node.kill()
         node.start()
         until(lambda: full(node.request("POST", "/v1/stream/shop/1", TEXT, b"more")))
