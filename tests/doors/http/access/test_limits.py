@@ -30,7 +30,7 @@ PRINCIPAL_FLAGS = (
     *("--principal-requests-per-s", "1", "--limit-burst-ms", "40000", "--principal-followers-max", "1"),
     *("--principal-bytes-per-s", "10MiB", "--s3p", f"{HOST}:0"),
 )
-_addresses = (f"127.0.2.{number}" for number in count(1))
+_addresses = (f"127.{10 + number // 200}.2.{1 + number % 200}" for number in count())
 
 
 @pytest.fixture(scope="module", params=["1", "3"], ids=["one worker", "three workers"])
@@ -345,7 +345,9 @@ def test_an_s3p_connection_too_many_is_told_so_at_once(s3p_node: Node, address: 
 
 
 def metric(node: Node, name: str) -> float:
-    lines = node.request("GET", "/metrics").body.decode().splitlines()
+    """Whoever asks has not asked before."""
+    with connect(node, next(_addresses)) as connection:
+        lines = connection.request("GET", "/metrics").body.decode().splitlines()
     return next(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"headwater_{name} "))
 
 
