@@ -107,7 +107,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, server: Server) -> None:
         self.server = server
-        self.caller = Caller(server.guard) if server.guard.on else None
+        self.caller = Caller.of(server.guard, server.audit)
         self.limited = Limited(server.use_limits, self.caller) if server.use_limits is not None else None
         self.asked = self.caller is not None or self.limited is not None
         """Commands are judged, or counted, before they are begun."""
@@ -272,7 +272,7 @@ class Connection(asyncio.Protocol):
         if refused is not None:
             self._hold()
         elif caller is not None:
-            refused = caller.authenticate(command) if isinstance(command, Auth) else caller.refusal(command)
+            refused = caller.judged(command, self.peer)
         if refused is None and not isinstance(command, Auth):
             return False
         replied = replies.ok() if refused is None else outcomes.failed(command.name, refused)

@@ -20,7 +20,7 @@ from headwater.engine.engine import Engine
 from headwater.engine.fork_placement import ForkPlacement
 from headwater.security.guard import Guard
 from headwater.security.limits import Limits as UseLimits
-from headwater.security.principals import Principal
+from headwater.security.principals import Principal, Trail
 
 _KEYS_MAX = 65_536
 _KEPT_NAME_BYTES_MAX = 128
@@ -37,8 +37,10 @@ class S3pServer(Listener[Connection]):
         members: Membership | None = None,
         placing: ForkPlacement | None = None,
         guard: Guard | None = None,
+        audit: Trail | None = None,
         use_limits: UseLimits | None = None,
     ) -> None:
+        self.audit = audit
         self.use_limits = use_limits
         self.guard = Guard(engine.clock) if guard is None else guard
         self.admitted: Callable[[bytes | None], Principal | None] | None = None

@@ -17,7 +17,7 @@ from headwater.engine.pending_answers import Waiter
 from headwater.model import commands as model
 from headwater.security.guard import Guard
 from headwater.security.limits import Limits as UseLimits
-from headwater.security.principals import Principal
+from headwater.security.principals import Principal, Trail
 
 
 class Server(Protocol):
@@ -29,6 +29,8 @@ class Server(Protocol):
     guard: Guard
     use_limits: UseLimits | None
     """How much clients may use; None: nobody is told to wait."""
+    audit: Trail | None
+    """Where it is told who was refused, and what was deleted; None: nowhere."""
     keys: dict[bytes, str]
     submit: Callable[[str, model.Command, Waiter], None]
     placing: ForkPlacement | None
