@@ -103,6 +103,7 @@ class Topics:
     def _patch(self, exchange: Exchange, key: str, query: bytes, timing: Timing) -> None:
         def configured(_: Outcome) -> None:
             stream = self._engine.find(key, False)
+            self._engine.apply_retention(stream)
             self.on_configured(stream)
             self._show(exchange, 200, stream, timing)
 
