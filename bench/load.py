@@ -29,6 +29,7 @@ class Load:
         self.port: int = spec["port"]
         authority = spec.get("tls_authority")
         self.tls = None if authority is None else ssl.create_default_context(cafile=authority)
+        self.authorization: str | None = spec.get("authorization")
         self.latencies_ns: list[int] = []
         self.refused: Counter[int] = Counter()
         self.lost = 0
@@ -39,11 +40,11 @@ class Load:
         """Create one stream per connection and build the requests that each connection repeats, in their order."""
         content_type, body = self.spec["content_type"], self.spec["body"].encode()
         streams = [f"{self.spec['prefix']}/{n:05d}" for n in range(self.spec["connections"])]
-        with Exchange(self.port, tls=self.tls) as exchange:
+        with Exchange(self.port, tls=self.tls, authorization=self.authorization) as exchange:
             for stream in streams:
                 exchange.create(stream, content_type)
         self.ports = self._ports(streams)
-        raw = [append_request(stream, self.port, content_type, body) for stream in streams]
+        raw = [append_request(stream, self.port, content_type, body, self.authorization) for stream in streams]
         if self.spec["mix"]:
             # At any time they are all at different streams, as those are that keep to one.
             return [raw[first:] + raw[:first] for first in range(len(raw))]

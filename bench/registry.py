@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bench import (
+    access,
     append,
     cluster,
     cost,
@@ -62,6 +63,7 @@ BENCHMARKS = {
             "B14", "topics and queues: delivery, claims beside Redis and RQ, deletes by tag", topics.run_b14, False
         ),
         Benchmark("B15", "appends over TLS, by the node and by proxies in front of it", tls.run_b15, False),
+        Benchmark("B16", "appends with a key, and with a signed token, beside none", access.run_b16, False),
         Benchmark("FOLD", "bootstrap of a folded stream beside its replay; derive and fold on Spark", fold.run_fold),
         Benchmark("SKETCH", "appends beside a bare sketch of the append path", append.run_sketch, False),
         Benchmark("MANY", "a bucket of 1,000,000 streams: listing a page, creating one", many_streams.run_many, False),

@@ -93,8 +93,11 @@ class ResponseReader:
 class Exchange:
     """One blocking keep-alive connection for the work around a timed window."""
 
-    def __init__(self, port: int, timeout_s: float = 30, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self, port: int, timeout_s: float = 30, tls: ssl.SSLContext | None = None, authorization: str | None = None
+    ) -> None:
         self._port = port
+        self._authorization = _credential(authorization)
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=timeout_s)
         if tls is not None:
             self._socket = tls.wrap_socket(self._socket, server_hostname="127.0.0.1")
@@ -116,7 +119,8 @@ class Exchange:
                 return responses[0]
 
     def create(self, stream: str, content_type: str) -> None:
-        raw = request("PUT", STREAM_ROOT + stream, self._port, [("Content-Type", content_type)], b"")
+        headers = [("Content-Type", content_type), *self._authorization]
+        raw = request("PUT", STREAM_ROOT + stream, self._port, headers, b"")
         answer = self.send(raw)
         if answer.status not in CREATED_OK:
             raise Malformed(f"PUT {stream} answered {answer.status} {answer.body[:200]!r}")
@@ -142,5 +146,10 @@ def owner_port(stream: str, port: int) -> int:
         connection.close()
 
 
-def append_request(stream: str, port: int, content_type: str, body: bytes) -> bytes:
-    return request("POST", STREAM_ROOT + stream, port, [("Content-Type", content_type)], body)
+def append_request(stream: str, port: int, content_type: str, body: bytes, authorization: str | None = None) -> bytes:
+    headers = [("Content-Type", content_type), *_credential(authorization)]
+    return request("POST", STREAM_ROOT + stream, port, headers, body)
+
+
+def _credential(authorization: str | None) -> list[tuple[str, str]]:
+    return [] if authorization is None else [("Authorization", authorization)]
