@@ -80,6 +80,7 @@ from headwater.local_groups import LocalGroups
 from headwater.model.subscriptions import path_of
 from headwater.node_doors import NodeDoors
 from headwater.observe import readings, traces
+from headwater.observe.audit_readings import audit_gauges
 from headwater.observe.cluster_readings import NodeReadings
 from headwater.observe.group_readings import LoopDelay, group_readings, process_readings
 from headwater.observe.health import Health
@@ -89,7 +90,9 @@ from headwater.observe.timings import timings
 from headwater.observe.tls_readings import tls_gauges
 from headwater.ports import BlobsUnavailable, SystemClock, SystemRng
 from headwater.security import policy
+from headwater.security.audit_writer import AuditWriter
 from headwater.security.directory import Directory
+from headwater.security.new_audit import new_audit, new_writer
 from headwater.security.new_guard import KeySets, key_sets, new_guard
 from headwater.start_refused import CannotStart
 from headwater.subscriptions.manager import Manager
@@ -119,7 +122,9 @@ class Node:
         """`announce` shows a line to whoever started the server."""
         self.settings = settings
         self._announce = announce
-        self._access = Access(new_guard(settings, SystemClock()))
+        self._audit = new_audit(settings, SystemClock(), SystemRng(), groups.worker)
+        self._audit_writer: AuditWriter | None = None
+        self._access = Access(new_guard(settings, SystemClock()), self._audit)
         self._directory: Directory | None = None
         self._key_sets: KeySets | None = None
         self._groups = groups
@@ -173,7 +178,7 @@ class Node:
         if self._access.guard.on:
             self._access.guard.url_secret = groups.url_secret(rng)
             self._key_sets = key_sets(settings, self._access.guard, clock, webhooks)
-        self._directory = Directory(engine, self._access.guard, rng, self._announce)
+        self._directory = Directory(engine, self._access.guard, rng, self._announce, self._audit)
         self._delivery = delivery = Delivery(soon, engine.clock.call_later, engine.clock)
         priorities, admission = Priorities(engine.clock), Admission(engine, delivery)
         routes = self._routes(engine, self._forwarder, streams, blobs, rng)
@@ -182,6 +187,8 @@ class Node:
         routes.call(TOPICS_PREFIX, topics.routes.handle, topics.routes.judge)
         self._pipeline_calls(routes, engine, store, lake)
         self._topic_access = TopicAccess(engine, self._placing, delivery, priorities)
+        if self._audit is not None:
+            self._audit_writer = new_writer(self._audit, settings, self._topic_access.write, clock)
         self._routers = Routers(engine, self._topic_access)
         self._routers.start()
         erasures = self._erasures(engine, rng, subscriptions, self._routers)
@@ -198,7 +205,7 @@ class Node:
         bodies_bytes_max = settings.bodies_bytes_max // groups.workers_count
         bodies = Budget(max(bodies_bytes_max, settings.body_bytes_max, settings.snapshot_bytes_max))
         sockets = topics.serve_sockets(WebSockets(settings, bodies, message_bytes_max=MESSAGE_BYTES_MAX))
-        watch = Watch(settings, asyncio.get_running_loop().time)
+        watch = Watch(settings, asyncio.get_running_loop().time, self._audit)
         tell_slow_batches(engine, watch)
         handles = routes if admin is None else ClientRoutes(routes)
         self._http = HttpServer(settings, handles, responder, bodies, access=self._access, watch=watch)
@@ -214,7 +221,7 @@ class Node:
         metrics.add(*readings.topic_gauges(topics, sockets), *readings.delivery_gauges(delivery, admission))
         if s3p is not None:
             members = None if groups.membership.alone else groups.membership
-            self._s3p = S3pServer(settings, engine, members, self._placing, self._access.guard)
+            self._s3p = S3pServer(settings, engine, members, self._placing, self._access.guard, self._audit)
             metrics.add(*readings.s3p_gauges(self._s3p))
         if groups.calls is not None:
             routes.call(MEMBERS_PREFIX, partial(_answer, groups.calls), policy.MEMBERS)
@@ -223,6 +230,9 @@ class Node:
         if groups.handover is not None:
             metrics.add(*readings.member_gauges(groups.handover, self._forwarder))
         await groups.serve()
+        if self._audit is not None and self._audit_writer is not None:
+            metrics.add(*audit_gauges(self._audit))
+            self._audit_writer.start()
         await self._directory.start()
         if self._key_sets is not None:
             await self._key_sets.start()
@@ -382,6 +392,8 @@ class Node:
         doors = [door for door in (self._http, self._s3p, self._admin) if door is not None]
         for door in doors:
             door.wind_down()
+        if self._audit_writer is not None:
+            await self._audit_writer.flush_in_time()
         await self._groups.leave()
         if self._subscriptions is not None:
             self._subscriptions.close()
@@ -391,6 +403,8 @@ class Node:
             self._queues.close()
         grace_s = self.settings.shutdown_grace_ms / 1000
         await asyncio.gather(*(door.close(grace_s) for door in doors))
+        if self._audit_writer is not None:
+            await self._audit_writer.stop()
         await self._groups.close_doors(grace_s)
         if self._doors is not None:
             self._doors.stop()

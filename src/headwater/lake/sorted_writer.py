@@ -146,7 +146,8 @@ def _counts(window: pa.Table, rows_per_group: int, bytes_per_group: int) -> list
     before, after = keys.slice(0, count - 1), keys.slice(1)
     step = pc.subtract(after["seq"], before["seq"])
     apart = pc.or_(pc.not_equal(before["incarnation"], after["incarnation"]), pc.not_equal(step, 1))
-    firsts = [0, *(index + 1 for index in pc.indices_nonzero(apart).to_pylist()), count]
+    # In one piece: pyarrow before 26 crashes on an array of no pieces, which is what a single row leaves.
+    firsts = [0, *(index + 1 for index in pc.indices_nonzero(apart.combine_chunks()).to_pylist()), count]
     sizes = pc.binary_length(window["payload"]).to_pylist()
     edges = memoryview(array("q", accumulate(sizes, initial=0)))
     runs = [_Rows(edges[low], edges[low + 1 : high + 1]) for low, high in pairwise(firsts)]

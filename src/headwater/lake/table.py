@@ -29,6 +29,9 @@ from headwater.lake.store import ObjectStore, StoreError, StoreRefused
 from headwater.ports import pause
 
 LOG_KEPT_HOURS = 24
+ERASED = "headwater/erased"
+"""Delta's id of an application whose transactions say from which version on the table may be read (see `past`): files
+of earlier ones hold what was erased."""
 
 
 class Owner(NamedTuple):
@@ -141,10 +144,17 @@ class LakeTable:
             self._newest()
             self._log.attempting(self._log.checkpoint)
 
-    def newest(self) -> int:
-        """The number of the newest version."""
+    def end_past(self) -> int:
+        """On return the table says that no version before the returned one is to be read any more."""
+
+        def act(table: DeltaTable) -> int:
+            version = table.version() + 1
+            commit_actions(table, [], table.schema(), transaction=Transaction(ERASED, version))
+            return version
+
         with self._lock:
-            return self._newest().version()
+            self._newest()
+            return self._log.change(act)
 
     def cut_log(self, below: int) -> None:
         """On return the log holds nothing of versions before that one, nor of commits that were never made."""

@@ -27,6 +27,7 @@ from headwater.lake.delta_log import LOG, CommitConflict, DeltaLog, commit_actio
 from headwater.lake.store import ObjectMissing, StoreUnavailable
 from headwater.spark.job_runs import JobRefused
 from headwater.spark.lake_place import Place
+from headwater.spark.same_versions import for_executors
 from headwater.spark.table_parts import Output, Part, write_parts
 
 if TYPE_CHECKING:
@@ -342,7 +343,9 @@ def read(spark: SparkSession, table: DerivedTable, paths: Sequence[str] | None =
     stored, by = schema, table.partition_by
     listed = spark.createDataFrame([(path,) for path in paths], "path string")
     count = min(len(paths), parallelism(spark) * 4)
-    return listed.repartition(count).mapInArrow(lambda batches: read_parts(place, stored, by, batches), wanted)
+    return listed.repartition(count).mapInArrow(
+        for_executors(lambda batches: read_parts(place, stored, by, batches)), wanted
+    )
 
 
 def native_root(place: Place) -> str | None:

@@ -16,12 +16,12 @@ from headwater.spark.lake_place import Place
 from headwater.spark.ranges import FAR, File
 
 
-def table_files(place: Place) -> dict[int, list[File]]:
-    """The files of the newest version of the table, by group.
+def table_files(place: Place, version: int | None = None) -> dict[int, list[File]]:
+    """The files of the newest version of the table, or of that one, by group.
 
     Raises StoreError for what is no lake, or cannot be read as one.
     """
-    listed = listed_table(place)
+    listed = listed_table(place, version)
     names = ("path", "size_bytes", "num_records", "min.position", "max.position", "modification_time")
     rows = zip(*(_column(listed, name) for name in names), strict=True)
     found: dict[int, list[File]] = {}
@@ -51,12 +51,12 @@ def is_wide(place: Place) -> bool:
     return found is not None and len(found[0].schema().fields) > len(SCHEMA)
 
 
-def listed_table(place: Place) -> pa.Table:
-    """What the newest version of the table says of its files. Raises StoreError."""
+def listed_table(place: Place, version: int | None = None) -> pa.Table:
+    """What the newest version of the table, or that one, says of its files. Raises StoreError."""
     from headwater.lake.delta_log import LOG, ROWS_HIDDEN_BY, read_files
 
     store = place.store()
-    found = read_files(store)
+    found = read_files(store, version)
     if found is None:
         raise ObjectMissing(f"{LOG} in {store.uri}: is it the place of a lake?")
     table, listed = found

@@ -30,6 +30,7 @@ from headwater.spark.planning import Plan, packed
 from headwater.spark.ranges import Piece, Range
 from headwater.spark.reading import Task, Work, rows_of
 from headwater.spark.rows import KINDS, Shape, schema_of, stored
+from headwater.spark.same_versions import for_executors
 from headwater.spark.selection import Selection
 from headwater.spark.source import plan_batch
 
@@ -43,14 +44,15 @@ Span = tuple[int, Range]
 _S3A = "org.apache.hadoop.fs.s3a.S3AFileSystem"
 
 
-def read_lake(spark: SparkSession, node: Node | str, **given: str) -> DataFrame:
-    """The rows that `format("headwater")` returns with these options (by the same names), for one pass or many.
+def read_lake(spark: SparkSession, node: Node | str | None, **given: str) -> DataFrame:
+    """The rows that `format("headwater")` returns with these options (by the same names), for one pass or many. Without
+    a node those of the table that `lake` names.
 
     It is planned when it is called: the frame is the same rows whenever it is used, as long as the lake's grace period
     lasts. Raises BadOptions, DataLoss, NodeError or StoreError.
     """
-    named = {"url": node} if isinstance(node, str) else {}
-    options = asked.for_batch({"url": node.url, **given} if isinstance(node, Node) else {**named, **given})
+    url = node.url if isinstance(node, Node) else node
+    options = asked.for_batch(given if url is None else {"url": url, **given})
     if isinstance(node, Node):
         options = options._replace(node=node)
     schema = schema_of(options.with_headers)
@@ -211,4 +213,4 @@ def _through_python(spark: SparkSession, work: Work, parts: list[list[Task]], op
                     for rows in rows_of(work, task):
                         yield from shape.batches(rows)
 
-    return spark.range(0, len(parts), 1, max(len(parts), 1)).mapInArrow(read, schema)
+    return spark.range(0, len(parts), 1, max(len(parts), 1)).mapInArrow(for_executors(read), schema)

@@ -59,8 +59,8 @@ def looked_at(options: Options, node: Node) -> tuple[Node, dict[int, Head]]:
             heads_of(node.expecting(seen))
         except LogChanged as changed:
             raise DataLoss(
-                f"{node.url}: {changed.message}. startingOffsets or endingOffsets names a position of that log: name "
-                "its node, or leave it out"
+                f"{node.url}: {changed.message}. startingOffsets, endingOffsets or asOfPosition names a position "
+                "of that log: name its node, or leave it out"
             ) from changed
     heads = heads_of(node)
     return node.expecting(seen_in(heads)), heads
@@ -78,7 +78,7 @@ def first_positions(options: Options, node: Node, heads: Heads, default: str) ->
     starting = default if options.starting is None else options.starting
     if starting == EARLIEST:
         return dict.fromkeys(heads, 0)
-    return ends_of(heads) if isinstance(starting, str) else _reached("startingOffsets", starting, heads)
+    return ends_of(heads) if isinstance(starting, str) else reached("startingOffsets", starting, heads)
 
 
 def _first_of_streams(options: Options, node: Node, heads: Heads, default: str) -> dict[int, int]:
@@ -109,10 +109,11 @@ def with_bounds(options: Options, node: Node, heads: Heads, default: str) -> Opt
 
 def last_positions(options: Options, heads: Heads) -> dict[int, int]:
     ending = options.ending
-    return ends_of(heads) if isinstance(ending, str) else _reached("endingOffsets", ending, heads)
+    return ends_of(heads) if isinstance(ending, str) else reached("endingOffsets", ending, heads)
 
 
-def _reached(name: str, given: Positions, heads: Heads) -> dict[int, int]:
+def reached(name: str, given: Positions, heads: Heads) -> dict[int, int]:
+    """The positions, if the node has got there. Raises BadOptions."""
     for group, position in of_each(name, given, heads).items():
         head = heads[group].position
         if position > head:
@@ -365,11 +366,11 @@ def packed(tasks: Sequence[Task]) -> list[list[Task]]:
 # ---- a lake without a node -----------------------------------------------------------------------------------------
 
 
-def plan_table(options: Options, columns: list[str]) -> Plan:
-    """The same from the Delta table alone: all of its rows, also those whose streams are gone."""
+def plan_table(options: Options, columns: list[str], version: int | None = None) -> Plan:
+    """The same from the Delta table alone, or one version of it: all of its rows, also those whose streams are gone."""
     if options.place is None:
         raise ValueError("neither a node nor a lake")
-    by_group = table_files(options.place)
+    by_group = table_files(options.place, version)
     starting, ending = options.starting, options.ending
     starts = {} if starting is None or isinstance(starting, str) else of_each("startingOffsets", starting, by_group)
     ends = {} if isinstance(ending, str) else of_each("endingOffsets", ending, by_group)

@@ -27,6 +27,7 @@ from headwater.spark.lake_listing import File, Listing
 from headwater.spark.lake_place import Place
 from headwater.spark.lake_table import is_wide
 from headwater.spark.node import Node, NodeRefused
+from headwater.spark.same_versions import for_executors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -74,7 +75,7 @@ def rewrite(
     rows = rows.repartitionByRange(parts, *SORTED_BY)
     codec = LZ4 if place.is_local else ZSTD
     written = rows.sortWithinPartitions(*SORTED_BY).mapInArrow(
-        partial(_write, place, group, listing.epoch, codec, wide), _WRITTEN
+        for_executors(partial(_write, place, group, listing.epoch, codec, wide)), _WRITTEN
     )
     with watching(spark, progress, "tasks"), told("rewriting"):
         added = [(row["path"], row["bytes"], row["rows"]) for row in written.collect()]

@@ -31,12 +31,14 @@ from headwater.spark.planning import (
 from headwater.spark.ranges import Range
 from headwater.spark.reading import Task, Work, rows_of
 from headwater.spark.rows import Shape, check, stored
+from headwater.spark.same_versions import Checked
+from headwater.spark.time_travel import ending, judge_since, version_of
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-class Partition(InputPartition):
+class Partition(Checked, InputPartition):
     """Everything a task needs: executors know nothing else of the read."""
 
     def __init__(self, work: Work, tasks: list[Task]) -> None:
@@ -58,20 +60,24 @@ def batches_of(partition: InputPartition, schema: StructType) -> Iterator[pa.Rec
 def plan_batch(options: Options, columns: list[str]) -> Plan:
     """Everything from the read's start to where the node is now, or where it is to end. Raises DataLoss."""
     if options.node is None:
-        return plan_table(options, columns)
+        version = None if options.place is None else version_of(options.place, options)
+        return plan_table(options, columns, version)
     node, heads = looked_at(options, options.node)
     check_match(options, node)
     options = with_bounds(options, node, heads, EARLIEST)
+    options = ending(options, node, heads)
     starts = first_positions(options, node, heads, EARLIEST)
     ends = last_positions(options, heads)
     planned = plan(options, node, {group: Range(starts[group], ends[group]) for group in heads}, columns)
     if isinstance(options.starting, Mapping):
         lost = [loss for loss in planned.losses if starts[loss.group] > 0]
         judge(lost, options.selection, starts, options.fail_on_loss)
+    if options.as_of is not None or options.as_of_ms is not None:
+        judge_since(options, node, starts, ends)
     return planned
 
 
-class Reader(DataSourceReader):
+class Reader(Checked, DataSourceReader):
     """Raises BadOptions when it is made."""
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:

@@ -43,6 +43,7 @@ from headwater.spark.planning import first_positions, furthest, judge, looked_at
 from headwater.spark.ranges import FAR, Positions, Range, limits_by_group
 from headwater.spark.resuming import Resumed, resume
 from headwater.spark.rows import check, stored
+from headwater.spark.same_versions import Checked
 from headwater.spark.source import batches_of, partitions_of
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class _Planned(NamedTuple):
     resumed: Resumed
 
 
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class StreamReader(Checked, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Raises BadOptions when it is made."""
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:

@@ -11,12 +11,13 @@ import json
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from headwater.cli.pipeline.lent import WouldRun, loan
 from headwater.cli.progress import progress
 from headwater.client.connection import printable
 
@@ -75,11 +76,18 @@ def run(name: str, url: str, token: str | None, master: str | None, job: Job, **
     with telling():
         from headwater.spark.node import Node
 
-        Node(url, token, IMPATIENCE_S).groups()  # before Spark is started: a wrong address is told at once
+        given = loan()
+        if given is not None and given.session is None:
+            raise WouldRun
+        if given is None:
+            Node(url, token, IMPATIENCE_S).groups()  # before Spark is started: a wrong address is told at once
         node = Node(url, token)
-        with sparked(name, master, **conf) as spark, progress() as tell:
+        shown = progress() if given is None else nullcontext(given.progress)
+        with sparked(name, master, **conf) as spark, shown as tell:
             summary = job(spark, node, tell)
         show(name, summary)
+        if given is not None:
+            given.summary = summary
         warnings = summary.get("warnings")
         for warning in warnings if isinstance(warnings, list) else []:
             typer.echo(printable(f"warning: {warning}"), err=True)
@@ -92,6 +100,13 @@ def sparked(name: str, master: str | None, **conf: str) -> Iterator[SparkSession
     from headwater.spark.failures import quiet, refused, spark_errors
     from headwater.spark.session import session
 
+    given = loan()
+    if given is not None and given.session is not None:
+        try:
+            yield given.session()
+        except spark_errors() as error:
+            raise refused(error) from error
+        return
     verbose = _verbose.get()
     spark = session(f"headwater {name}", master, verbose=verbose, **conf)
     if not verbose:
@@ -121,13 +136,16 @@ def show(name: str, summary: dict[str, object]) -> None:
 
 @contextmanager
 def telling() -> Iterator[None]:
-    """A failure is printed with what to do about it and becomes the exit code."""
+    """A failure is printed with what to do about it and becomes the exit code. A server tells it itself."""
     from headwater.lake.store import StoreError
     from headwater.spark.failures import advice
     from headwater.spark.job_runs import JobRefused
     from headwater.spark.node import NodeError
     from headwater.spark.session import SparkMissing
 
+    if loan() is not None:
+        yield
+        return
     try:
         yield
     except (typer.Exit, typer.Abort, typer.BadParameter):

@@ -22,7 +22,6 @@ from headwater.doors.http.shared import Server
 from headwater.doors.http.wire import BODY, HEAD, IDLE, Continue, Parsed, Request, RequestParser
 from headwater.doors.peers import HERE, peer_of
 from headwater.errors import Failure, RequestTimeout
-from headwater.security.principals import Identity
 
 PIPELINE_MAX = 256
 """Unanswered requests of one connection; beyond it the socket is not read."""
@@ -76,7 +75,7 @@ class Connection(asyncio.Protocol):
         settings = server.settings
         self._server = server
         self.internal = server.internal
-        self.identity = Identity(server.internal or not server.access.guard.on)
+        self.identity = server.access.arriving(server.internal)
         self.responder = server.responder
         self.slicer = server.slicer
         self._parser = RequestParser(

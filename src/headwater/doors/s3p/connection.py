@@ -103,7 +103,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, server: Server) -> None:
         self.server = server
-        self.caller = Caller(server.guard) if server.guard.on else None
+        self.caller = Caller.of(server.guard, server.audit)
         self._parser = Parser(server.limits)
         self._transport: asyncio.Transport | None = None
         self._closing = False
@@ -253,9 +253,10 @@ class Connection(asyncio.Protocol):
 
     def _denied(self, caller: Caller, command: Taken) -> bool:
         """True when it may not be done, or was an AUTH: its reply takes its place among the others."""
-        if isinstance(command, Auth):
-            refused = caller.authenticate(command)
-        elif isinstance(command, Refusal | Placed) or (refused := caller.refusal(command)) is None:
+        if isinstance(command, Refusal | Placed):
+            return False
+        refused = caller.judged(command, self.peer)
+        if refused is None and not isinstance(command, Auth):
             return False
         replied = replies.ok() if refused is None else outcomes.failed(command.name, refused)
         self.pending.append(Pending(self, command.name, ALONE, replied))

@@ -19,7 +19,7 @@ from headwater.doors.s3p.routed import MemberConnection, RoutedConnection
 from headwater.engine.engine import Engine
 from headwater.engine.fork_placement import ForkPlacement
 from headwater.security.guard import Guard
-from headwater.security.principals import Principal
+from headwater.security.principals import Principal, Trail
 
 _KEYS_MAX = 65_536
 _KEPT_NAME_BYTES_MAX = 128
@@ -36,7 +36,9 @@ class S3pServer(Listener[Connection]):
         members: Membership | None = None,
         placing: ForkPlacement | None = None,
         guard: Guard | None = None,
+        audit: Trail | None = None,
     ) -> None:
+        self.audit = audit
         self.guard = Guard(engine.clock) if guard is None else guard
         self.admitted: Callable[[bytes | None], Principal | None] | None = None
         super().__init__(settings.s3p_connections_max)

@@ -16,7 +16,7 @@ from headwater.engine.fork_placement import ForkPlacement
 from headwater.engine.pending_answers import Waiter
 from headwater.model import commands as model
 from headwater.security.guard import Guard
-from headwater.security.principals import Principal
+from headwater.security.principals import Principal, Trail
 
 
 class Server(Protocol):
@@ -26,6 +26,8 @@ class Server(Protocol):
     engine: Engine
     limits: Limits
     guard: Guard
+    audit: Trail | None
+    """Where it is told who was refused, and what was deleted; None: nowhere."""
     keys: dict[bytes, str]
     submit: Callable[[str, model.Command, Waiter], None]
     placing: ForkPlacement | None

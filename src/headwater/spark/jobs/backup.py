@@ -22,8 +22,11 @@ from headwater import __version__
 from headwater.data_directory import DataDirectory
 from headwater.lake.store import ObjectStore, StoreError, probe
 from headwater.spark import backup_store
+from headwater.spark.backup_keeping import KEEP_ALL, Keep
+from headwater.spark.backup_locks import SHARED, Lock, locked
 from headwater.spark.backup_store import BACKUPS, FORMAT, OBJECTS, Document, Item, Manifest
-from headwater.spark.job_runs import JobRefused, Progress, recorded, silent
+from headwater.spark.job_runs import FINDINGS, JobRefused, Progress, recorded, silent
+from headwater.spark.jobs.prune import prune
 from headwater.spark.lake_place import Place, place_of
 from headwater.spark.node import Node, NodeError, NodeRefused, of
 from headwater.spark.object_copies import Wanted, move
@@ -46,16 +49,37 @@ class HoldLost(JobRefused):
     """The node holds nothing of it any more."""
 
 
-@recorded("backup")
+@recorded("backup", keep=Keep._asdict)
 def backup(
-    spark: SparkSession, node: Node, *, to: Place | str, hold_ms: int = HOLD_MS, progress: Progress = silent
+    spark: SparkSession,
+    node: Node,
+    *,
+    to: Place | str,
+    hold_ms: int = HOLD_MS,
+    keep: Keep = KEEP_ALL,
+    progress: Progress = silent,
 ) -> dict[str, object]:
     """Everything that the node had acknowledged when this began is in the backup. Raises JobRefused, NodeError.
 
-    `hold_ms` is how long the node keeps what is being copied after it last heard of this job.
+    `hold_ms` is how long the node keeps what is being copied after it last heard of this job. Backups that `keep` does
+    not keep are deleted afterwards; that this could not be done is a finding.
     """
     target = Place(to) if isinstance(to, str) else to
     store = _opened(target)
+    with locked(store, SHARED) as lock:
+        summary = _made(spark, node, target, store, lock, hold_ms, progress)
+    if keep.asks:
+        try:
+            pruned = prune(target, keep, progress=progress)
+        except (JobRefused, StoreError) as why:
+            return {**summary, "outcome": FINDINGS, "prune_refused": str(why)}
+        summary["pruned"] = {name: value for name, value in pruned.items() if name != "place"}
+    return summary
+
+
+def _made(
+    spark: SparkSession, node: Node, target: Place, store: ObjectStore, lock: Lock, hold_ms: int, progress: Progress
+) -> dict[str, object]:
     known = _known(store)
     began_ms = time.time_ns() // 1_000_000
     with held(node, hold_ms) as cuts, tempfile.TemporaryDirectory(prefix="headwater-backup-") as folder:
@@ -106,6 +130,7 @@ def backup(
             # by now: what it names never changes, so the copies are whole.
             if not facts.get("in_cluster"):
                 _part(node, facts, "")
+        lock.require()
         backup_store.write(store, manifest)
     return {
         "backup": name,
@@ -113,8 +138,10 @@ def backup(
         **manifest.totals,
         "objects": len(items),
         "objects_copied": len(moved),
+        "objects_reused": len(kept),
         "bytes": manifest.size_bytes,
         "bytes_copied": sum(one.bytes for one in moved) + sum(part.bytes for one in documents for part in one.parts),
+        "bytes_reused": sum(item.bytes for item in items if item.key in kept),
     }
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import sys
 import sysconfig
-import time
 from collections import Counter
 from collections.abc import Iterator
 from functools import reduce
@@ -26,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headwater.errors import BadName
-from headwater.model.names import DEFAULT_BUCKET, bucketed_key
+from headwater.model.names import bucketed_key
 from headwater.spark import lake_listing
 from headwater.spark.derived_tables import native_root
 from headwater.spark.executor_tasks import over_files, parallelism, told, watching
@@ -52,21 +51,20 @@ from headwater.spark.matching import job_match
 from headwater.spark.node import Node, NodeRefused
 from headwater.spark.offsets import Offset
 from headwater.spark.options import BadOptions, of_each, parse
+from headwater.spark.publishing import BATCH_BYTES_MAX, BUSY, ENTRIES_MAX, entry_of, publish
 from headwater.spark.ranges import Positions
 from headwater.spark.resuming import resume
+from headwater.spark.same_versions import for_executors
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 MIN_RECORDS = 100
-ENTRIES_MAX = 1_000
-BATCH_BYTES_MAX = 16 << 20
-"""What one request carries at most, and what a single snapshot may be."""
 TASK_BYTES = 64 << 20
 FEW = 500
 """So many streams are named to Spark one by one, and it skips row groups that hold none of them."""
-ATTEMPTS_MAX = 20
-PAUSE_S = 0.25
+PATIENCE_S = 60.0
+"""How long a node may be too busy to publish anything."""
 ERRORS_SHOWN = 5
 _READ = ["incarnation", "seq", "offset", "ts_ms", "tag", "payload", "group", "position"]
 _COUNTS = "counts string"
@@ -293,7 +291,11 @@ def _folded(
             task.add(batch)
         yield pa.RecordBatch.from_pydict({"counts": [json.dumps(task.finish())]})
 
-    return frame.repartition(parts, "incarnation").sortWithinPartitions("incarnation", "seq").mapInArrow(work, _COUNTS)
+    return (
+        frame.repartition(parts, "incarnation")
+        .sortWithinPartitions("incarnation", "seq")
+        .mapInArrow(for_executors(work), _COUNTS)
+    )
 
 
 # ---- on executors ------------------------------------------------------------------------------------------------
@@ -404,14 +406,7 @@ class _Task:
         self._counts["ignored"] += made.ignored_count
         if self._entries_bytes + len(made.body) > BATCH_BYTES_MAX or len(self._entries) == ENTRIES_MAX:
             self._publish()
-        self._entries.append(
-            {
-                "stream": at.due.name.removeprefix(f"{DEFAULT_BUCKET}/"),
-                "offset": at.end,
-                "content_type": made.content_type,
-                "body": made.body,
-            }
-        )
+        self._entries.append(entry_of(at.due.name, at.end, made.content_type, made.body))
         self._entries_bytes += len(made.body)
 
     def _made(self, at: _Stream) -> Folded | None:
@@ -433,34 +428,17 @@ class _Task:
 
     def _publish(self) -> None:
         entries, self._entries, self._entries_bytes = self._entries, [], 0
-        for attempt in range(ATTEMPTS_MAX):
-            if not entries:
-                return
-            if attempt:
-                time.sleep(PAUSE_S * min(attempt, 8))
-            body = msgspec.msgpack.encode(entries)
-            answers = json.loads(
-                # Safe to repeat: the same snapshot at the same offset replaces itself.
-                self._node.call(
-                    "POST", "/__headwater/snapshots", body, {"Content-Type": "application/msgpack"}, repeat=True
-                ).body
-            )
-            again = []
-            for entry, answer in zip(entries, answers, strict=True):
-                status = answer["status"]
-                if status == 204:
-                    self._counts["published"] += 1
-                    self._counts["bytes"] += len(entry["body"])
-                elif status in (404, 409, 410):
-                    self._counts["overtaken"] += 1  # deleted, trimmed, or a newer one is there
-                elif status in (429, 503):
-                    again.append(entry)
-                else:
-                    self._counts["failed"] += 1
-                    self._errors.append(f"{entry['stream']}: {status} {answer['error']['message']}"[:300])
-            entries = again
-        self._counts["failed"] += len(entries)
-        self._errors += [f"{entry['stream']}: the node stayed too busy" for entry in entries]
+        for entry, answer in zip(entries, publish(self._node, entries, PATIENCE_S), strict=True):
+            status = answer["status"]
+            if status == 204:
+                self._counts["published"] += 1
+                self._counts["bytes"] += len(entry["body"])
+            elif status in (404, 409, 410):
+                self._counts["overtaken"] += 1  # deleted, trimmed, or a newer one is there
+            else:
+                self._counts["failed"] += 1
+                why = "the node stayed too busy" if status in BUSY else f"{status} {answer['error']['message']}"
+                self._errors.append(f"{entry['stream']}: {why}"[:300])
 
 
 def _records(rows: pa.RecordBatch, payloads: list[bytes]) -> list[Record]:

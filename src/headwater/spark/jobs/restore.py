@@ -26,6 +26,7 @@ from headwater.spark.job_runs import JobRefused, Progress, recorded, silent
 from headwater.spark.jobs.backup import some
 from headwater.spark.lake_place import Place
 from headwater.spark.object_copies import Wanted, move
+from headwater.spark.same_versions import for_executors
 from headwater.spark.start_check import place_forks, prove
 
 if TYPE_CHECKING:
@@ -267,7 +268,11 @@ def _described(spark: SparkSession, place: Place, paths: list[str]) -> list[NewF
     shares = [paths[number::count] for number in range(count)]
     schema = "path string, size_bytes long, row_count long, statistics string"
     with told("reading footers"):
-        rows = spark.range(0, count, 1, count).mapInArrow(partial(_read_footers, shares, place), schema).collect()
+        rows = (
+            spark.range(0, count, 1, count)
+            .mapInArrow(for_executors(partial(_read_footers, shares, place)), schema)
+            .collect()
+        )
     return sorted((NewFile(*row) for row in rows), key=lambda file: file.path)
 
 

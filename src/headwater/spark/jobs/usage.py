@@ -24,6 +24,7 @@ from headwater.spark.lake_file import LakeFile, extents_of, live_mask, spans
 from headwater.spark.lake_listing import File, listings
 from headwater.spark.lake_place import Place
 from headwater.spark.node import Node
+from headwater.spark.same_versions import for_executors
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -108,7 +109,7 @@ def _buckets(spark: SparkSession, node: Node) -> list[dict[str, Any]]:
     """By size, the largest first."""
     from pyspark.sql import functions as F
 
-    found = spark.range(0, 1, 1, 1).mapInArrow(partial(_streams, node), _STREAMS)
+    found = spark.range(0, 1, 1, 1).mapInArrow(for_executors(partial(_streams, node)), _STREAMS)
     sums = found.groupBy("bucket").agg(
         *(F.sum(name).alias(name) for name in ("streams", "records", "bytes", "hot_bytes"))
     )

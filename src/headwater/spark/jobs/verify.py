@@ -24,6 +24,7 @@ from headwater.spark.lake_checks import Look
 from headwater.spark.lake_listing import File, listings
 from headwater.spark.lake_place import Place
 from headwater.spark.node import Node
+from headwater.spark.same_versions import for_executors
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -87,7 +88,9 @@ def _look(spark: SparkSession, node: Node, look: Look, progress: Progress) -> _S
 
     groups_count = len(listings(node))  # takes a checkpoint: the catalog knows of everything that is settled by now
     one, sid = spark.range(0, 1, 1, 1), F.col("incarnation")
-    streams = one.mapInArrow(partial(lake_checks.streams, node), lake_checks.LINES).persist(StorageLevel.DISK_ONLY)
+    streams = one.mapInArrow(for_executors(partial(lake_checks.streams, node)), lake_checks.LINES).persist(
+        StorageLevel.DISK_ONLY
+    )
     try:
         with watching(spark, progress, "tasks"), told("verify"):
             sums = (
@@ -114,7 +117,9 @@ def _look(spark: SparkSession, node: Node, look: Look, progress: Progress) -> _S
             if sums["forks"]:
                 lines = lines.unionByName(_needs(streams))
             if sums["snapshots"]:
-                lines = lines.unionByName(one.mapInArrow(partial(lake_checks.blobs, place), lake_checks.LINES))
+                lines = lines.unionByName(
+                    one.mapInArrow(for_executors(partial(lake_checks.blobs, place)), lake_checks.LINES)
+                )
             if every:
                 work = partial(lake_checks.files, node, place, look)
                 lines = lines.unionByName(over_files(spark, every, work, lake_checks.LINES))
@@ -123,7 +128,7 @@ def _look(spark: SparkSession, node: Node, look: Look, progress: Progress) -> _S
             reports = (
                 lines.repartition("incarnation")
                 .sortWithinPartitions("incarnation", "kind", "start", "end")
-                .mapInArrow(partial(lake_checks.joints, look, sids_max), lake_checks.REPORT)
+                .mapInArrow(for_executors(partial(lake_checks.joints, look, sids_max)), lake_checks.REPORT)
                 .collect()
             )
     finally:

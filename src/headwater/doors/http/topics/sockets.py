@@ -267,7 +267,7 @@ class _Socket:
         needs = {name: Need(Action.READ, self._owner.key(name)) for name in wishes}
         for need in needs.values():
             if not principal.meets(need):
-                raise refusal(principal, need)
+                raise refusal(self._exchange, need)
         self._needs |= needs
         self._exchange.hold_needs((*self._begun_needs, *self._needs.values()))
 
@@ -381,7 +381,7 @@ class _Socket:
         key, body = self._owner.key(message.topic), message.body()
         principal, need = self._owner.access.current(self._exchange), Need(Action.APPEND, key)
         if not principal.meets(need):
-            raise refusal(principal, need)
+            raise refusal(self._exchange, need)
         writing = self._owner.writing
         self._writes_count += 1
         before = self._writing.get(key)

@@ -149,7 +149,7 @@ class Topics:
         principal, below = exchange.principal, f"{bucket}/{wanted.get('prefix', '')}"
         narrow = principal.within(Action.READ, below)
         if narrow == []:
-            raise refusal(principal, Need(Action.READ, below, True))
+            raise refusal(exchange, Need(Action.READ, below, True))
         exchange.run(self._listed(exchange, [Scope(0, below)] if narrow is None else narrow, after, limit, timing))
 
     async def _listed(self, exchange: Exchange, parts: list[Scope], after: str, limit: int, timing: Timing) -> None:
