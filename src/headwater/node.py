@@ -43,6 +43,7 @@ from headwater.doors.http.admin.tokens import BUCKETS_PREFIX, SIGN, BucketCalls,
 from headwater.doors.http.admin.tokens import PREFIX as TOKENS_PREFIX
 from headwater.doors.http.admin.usage import Usage
 from headwater.doors.http.admin_listener import ClientRoutes
+from headwater.doors.http.bucket_schemas import SchemaCalls
 from headwater.doors.http.buckets import Buckets
 from headwater.doors.http.bulk_append import Batches
 from headwater.doors.http.durable_streams import DurableStreams
@@ -66,6 +67,7 @@ from headwater.doors.http.websocket import WebSockets
 from headwater.doors.http.wire import Budget
 from headwater.doors.s3p.server import S3pServer
 from headwater.engine import buckets as engine_buckets
+from headwater.engine.bucket_schemas import BucketSchemas
 from headwater.engine.engine import Engine
 from headwater.engine.fork_placement import ForkPlacement
 from headwater.engine.quotas import Quotas
@@ -287,7 +289,7 @@ class Node:
         batches = Batches(engine, directory, settings, placing)
         routes = Routes(settings, streams, buckets, snapshots, batches, elsewhere, self._access)
         if self._directory is not None:
-            of_bucket = BucketCalls(buckets, self._directory, self._access)
+            of_bucket = BucketCalls(buckets, self._directory, SchemaCalls(BucketSchemas(engine)), self._access)
             routes.call(BUCKETS_PREFIX, of_bucket.handle, of_bucket.judge)
             tokens = TokenCalls(self._directory, self._access, engine.clock, settings.stream_name_bytes_max)
             routes.call(TOKENS_PREFIX, tokens.handle, tokens.judge)

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from headwater import __version__, config
-from headwater.cli import cluster, ctl, lake, pipeline, queue, s3p, stream, token, topic
+from headwater.cli import bucket, cluster, ctl, lake, pipeline, queue, s3p, stream, token, topic
 from headwater.cli.doctor import doctor
 from headwater.cli.serve import EPILOG, serve, settings_or_exit, with_settings
 from headwater.cli.top import top
@@ -29,6 +29,7 @@ config_app = typer.Typer(help="See the settings in force, or what all of them me
 
 app.command(epilog=EPILOG)(with_settings(serve))
 app.add_typer(stream.app, name="stream")
+app.add_typer(bucket.app, name="bucket")
 app.add_typer(topic.app, name="topic")
 app.add_typer(queue.app, name="queue")
 app.command("s3p")(s3p.shell)

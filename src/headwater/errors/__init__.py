@@ -74,6 +74,8 @@ TABLE: dict[type[Failure], Row] = {
     BucketNotFound: Row(404, "bucket_not_found", "ERR_UNKNOWN_STREAM", False, True),
     BucketExists: Row(409, "bucket_exists", "ERR_STREAM_EXISTS", False, True),
     BucketNotEmpty: Row(409, "bucket_not_empty", "ERR_CONFLICT", False, True),
+    SchemaNotFound: Row(404, "schema_not_found", "ERR_CONFLICT", False, True),
+    BadBucketSchema: Row(400, "bad_schema", "ERR_BAD_FORMAT", False, True),
     # The codes of subscriptions are spelt as the protocol spells them.
     BadSubscription: Row(400, "INVALID_REQUEST", "ERR_BAD_FORMAT", False, True),
     SubscriptionNotFound: Row(404, "SUBSCRIPTION_NOT_FOUND", "ERR_UNKNOWN_STREAM", False, True),

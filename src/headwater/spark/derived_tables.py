@@ -14,6 +14,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import unquote
 
@@ -100,6 +101,22 @@ class DerivedTable:
         listed = pa.table(self._opened().get_add_actions(flatten=True))
         paths = [unquote(path) for path in listed["path"].to_pylist()]
         return listed.set_column(listed.column_names.index("path"), "path", pa.array(paths, pa.string()))
+
+    def newest_since(self, moment: str, rows_count: int) -> datetime | None:
+        """A moment, of the column `moment`, from which on the table has so many rows; None when that is not known."""
+        files = self.files()
+        names = [f"{end}.{moment}" for end in ("max", "min")]
+        if not set(names) <= set(files.column_names):
+            return None
+        newest = files.filter(files[names[0]].is_valid()).sort_by([(names[0], "descending")])
+        count = 0
+        since: datetime | None = None
+        for first, rows in zip(newest[names[1]].to_pylist(), newest["num_records"].to_pylist(), strict=True):
+            since = first if since is None else min(since, first)
+            count += rows
+            if count >= rows_count:
+                return since
+        return None
 
     @property
     def id(self) -> str:

@@ -51,6 +51,8 @@ NAMES = (
     "addedStreams",
     "includeHeaders",
     "where",
+    "parse",
+    "parseMode",
 )
 STREAMING_ONLY = (
     "maxOffsetsPerTrigger",
@@ -62,6 +64,7 @@ STREAMING_ONLY = (
 ENDS = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "asOfPosition", "asOfTimestamp")
 BATCH_ONLY = ENDS
 BEGINNINGS = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
+PERMISSIVE, FAILFAST, DROPMALFORMED = PARSE_MODES = ("permissive", "failfast", "dropmalformed")
 DELAY_MS_DEFAULT = 15 * 60_000
 KAFKA = {
     "kafka.bootstrap.servers": "url",
@@ -121,6 +124,8 @@ class Options(NamedTuple):
     as_of: Positions | None = None
     as_of_ms: int | None = None
     """What there was at these positions, or at that moment, is read."""
+    parse_mode: str | None = None
+    """What becomes of records that do not fit; None: they are not parsed."""
     bounds: Bounds | None = None
     """What the beginnings and ends of streams, and a moment to end at, came to on the node, once it was asked."""
 
@@ -172,6 +177,7 @@ def parse(given: Mapping[str, str]) -> Options:
         where,
         _as_of(found["asOfPosition"]) if "asOfPosition" in found else None,
         _moment("asOfTimestamp", found["asOfTimestamp"]) if "asOfTimestamp" in found else None,
+        parse_mode=_parse_mode(found),
     )
 
 
@@ -331,6 +337,19 @@ def _added(found: Mapping[str, str]) -> str:
     if text not in (EARLIEST, LATEST):
         raise BadOptions(f"addedStreams is {EARLIEST} or {LATEST}, not {text!r}")
     return text
+
+
+def _parse_mode(found: Mapping[str, str]) -> str | None:
+    if "parse" not in found:
+        if "parseMode" in found:
+            raise BadOptions('parseMode is for reads that parse: add .option("parse", "json")')
+        return None
+    if found["parse"].lower() != "json":
+        raise BadOptions(f"parse is json, not {found['parse']!r}")
+    mode = found.get("parseMode", PERMISSIVE).lower()
+    if mode not in PARSE_MODES:
+        raise BadOptions(f"parseMode is {', '.join(PARSE_MODES[:-1])} or {PARSE_MODES[-1]}, not {mode!r}")
+    return mode
 
 
 def selection_of(spelled: Mapping[str, str]) -> Selection:

@@ -18,6 +18,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from headwater.spark import options as asked
 from headwater.spark.matching import check_match
 from headwater.spark.options import EARLIEST, Options
+from headwater.spark.parsing import check_columns, columns_of, shape_of
 from headwater.spark.planning import (
     Plan,
     first_positions,
@@ -30,7 +31,6 @@ from headwater.spark.planning import (
 )
 from headwater.spark.ranges import Range
 from headwater.spark.reading import Task, Work, rows_of
-from headwater.spark.rows import Shape, check, stored
 from headwater.spark.same_versions import Checked
 from headwater.spark.time_travel import ending, judge_since, version_of
 
@@ -49,9 +49,10 @@ def partitions_of(planned: Plan, options: Options) -> list[InputPartition]:
     return [Partition(planned.work, tasks) for tasks in planned.partitions(options.parts_min)]
 
 
-def batches_of(partition: InputPartition, schema: StructType) -> Iterator[pa.RecordBatch]:
+def batches_of(partition: InputPartition, schema: StructType, mode: str | None) -> Iterator[pa.RecordBatch]:
+    """`mode`: what becomes of records that do not fit; None: they are not parsed."""
     if isinstance(partition, Partition):  # Spark makes up a partition of its own where there is none
-        shape = Shape(schema)
+        shape = shape_of(schema, mode)
         for task in partition.tasks:
             for rows in rows_of(partition.work, task):
                 yield from shape.batches(rows)
@@ -82,11 +83,12 @@ class Reader(Checked, DataSourceReader):
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
         self._options = asked.for_batch(given)
-        check(schema)
+        check_columns(schema, self._options.parse_mode)
         self._schema = schema
 
     def partitions(self) -> Sequence[InputPartition]:
-        return partitions_of(plan_batch(self._options, stored(self._schema)), self._options)
+        columns = columns_of(self._schema, self._options.parse_mode)
+        return partitions_of(plan_batch(self._options, columns), self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return batches_of(partition, self._schema)
+        return batches_of(partition, self._schema, self._options.parse_mode)

@@ -15,8 +15,10 @@ from typing import Any
 
 import msgspec
 
+from headwater.doors.http import bucket_schemas
 from headwater.doors.http import headers as parse
 from headwater.doors.http.access import Access, demand, no_credential
+from headwater.doors.http.bucket_schemas import SchemaCalls
 from headwater.doors.http.buckets import Buckets
 from headwater.doors.http.exchange import Exchange
 from headwater.engine.access_records import AccessKey
@@ -211,13 +213,15 @@ class TokenCalls:
 class BucketCalls:
     """Calls about a bucket by its name, whatever it is: `/__headwater/buckets/{bucket}` and below."""
 
-    def __init__(self, buckets: Buckets, directory: Directory, access: Access) -> None:
+    def __init__(self, buckets: Buckets, directory: Directory, schemas: SchemaCalls, access: Access) -> None:
         self._buckets = buckets
+        self._schemas = schemas
         self._directory = directory
         self._access = access
         access.policy.state(f"{BUCKETS_PREFIX}/{{bucket}}", _BUCKET)
         access.policy.state(f"{BUCKETS_PREFIX}/{{bucket}}/streams", policy.LISTING)
         access.policy.state(f"{BUCKETS_PREFIX}/{{bucket}}/public", _PUBLIC)
+        access.policy.state(f"{BUCKETS_PREFIX}/{{bucket}}/schema", bucket_schemas.RULE)
 
     def judge(self, exchange: Exchange, rest: bytes, query: bytes) -> None:
         """See `access.Judge`."""
@@ -228,11 +232,16 @@ class BucketCalls:
                 self._access.ruled(exchange, policy.LISTING)
             case ["", name, "public"] if name:
                 self._access.ruled(exchange, _PUBLIC, f"{name}/")
+            case ["", name, "schema"] if name:
+                self._access.ruled(exchange, bucket_schemas.RULE, f"{name}/")
             case _:
                 raise NoSuchRoute
 
     def handle(self, exchange: Exchange, rest: bytes, query: bytes) -> None:
         parts = rest.split(b"/")
+        if len(parts) == 3 and parts[2] == b"schema":
+            self._schemas.handle(exchange, parse.path_text(parts[1]))
+            return
         if len(parts) != 3 or parts[2] != b"public":
             self._buckets.by_any_name(exchange, rest, query)
             return
