@@ -198,13 +198,14 @@ class Derivation:
             if self.owner is not None and not self._overwrite:
                 self._check_checkpoint(self.owner, self._checkpoint_given)
                 checkpoint = self.owner["checkpoint"]
+                if not self._is_replaced(self.owner) and self.table.exists():
+                    self._choice.fit()
         read = would_read(self._spark, self._options, checkpoint, typed_rows.READ)
         return {
             "table": self.table.place.url,
             "quarantine": self.quarantine.place.url,
             "anew": batch or self.owner is None or self._overwrite,
-            "schema": self.schema.simpleString(),
-            "schema_inferred": self.inferred,
+            **self._choice.told(),
             "records": (read if self._any_content_type else typed_rows.only_json(read)).count(),
             "rows": None,
             "quarantined": None,
