@@ -70,6 +70,7 @@ from headwater.engine import buckets as engine_buckets
 from headwater.engine.bucket_schemas import BucketSchemas
 from headwater.engine.engine import Engine
 from headwater.engine.fork_placement import ForkPlacement
+from headwater.engine.quotas import Quotas
 from headwater.errors import NoSuchRoute
 from headwater.group_maker import GroupMaker
 from headwater.lake.append_pressure import AppendPressure
@@ -94,6 +95,7 @@ from headwater.ports import BlobsUnavailable, SystemClock, SystemRng
 from headwater.security import policy
 from headwater.security.audit_writer import AuditWriter
 from headwater.security.directory import Directory
+from headwater.security.limits import new_limits
 from headwater.security.new_audit import new_audit, new_writer
 from headwater.security.new_guard import KeySets, key_sets, new_guard
 from headwater.start_refused import CannotStart
@@ -129,6 +131,7 @@ class Node:
         self._access = Access(new_guard(settings, SystemClock()), self._audit)
         self._directory: Directory | None = None
         self._key_sets: KeySets | None = None
+        self._quotas: Quotas | None = None
         self._groups = groups
         self._data = DataDirectory(Path(settings.data))
         self._address = ""
@@ -181,6 +184,9 @@ class Node:
             self._access.guard.url_secret = groups.url_secret(rng)
             self._key_sets = key_sets(settings, self._access.guard, clock, webhooks)
         self._directory = Directory(engine, self._access.guard, rng, self._announce, self._audit)
+        if settings.bucket_streams_max or settings.bucket_bytes_max:
+            self._quotas = Quotas(engine, settings.bucket_streams_max, settings.bucket_bytes_max)
+            self._quotas.start()
         self._delivery = delivery = Delivery(soon, engine.clock.call_later, engine.clock)
         priorities, admission = Priorities(engine.clock), Admission(engine, delivery)
         routes = self._routes(engine, self._forwarder, streams, blobs, rng)
@@ -210,7 +216,8 @@ class Node:
         watch = Watch(settings, asyncio.get_running_loop().time, self._audit)
         tell_slow_batches(engine, watch)
         handles = routes if admin is None else ClientRoutes(routes)
-        self._http = HttpServer(settings, handles, responder, bodies, access=self._access, watch=watch)
+        limits = new_limits(settings, clock)
+        self._http = HttpServer(settings, handles, responder, bodies, access=self._access, watch=watch, limits=limits)
         if admin is not None:
             self._admin = HttpServer(settings, routes, responder, bodies, access=self._access, watch=watch)
         metrics = self._pages(routes, engine, self._http)
@@ -218,12 +225,14 @@ class Node:
         metrics.add(*readings.engine_gauges(engine, since_start), *readings.http_gauges(self._http, streams))
         metrics.add(*readings.answer_gauges(responder, streams), *readings.queue_gauges(self._queues))
         metrics.add(*timings(since_start, streams, subscriptions, self._queues, self._forwarder))
+        metrics.add(*readings.limit_gauges(limits, self._quotas))
         metrics.add(*group_readings(engine), *process_readings(self._loop_delay, clock))
         metrics.add(*readings.subscription_gauges([subscriptions]), *readings.router_gauges(self._routers))
         metrics.add(*readings.topic_gauges(topics, sockets), *readings.delivery_gauges(delivery, admission))
         if s3p is not None:
             members = None if groups.membership.alone else groups.membership
-            self._s3p = S3pServer(settings, engine, members, self._placing, self._access.guard, self._audit)
+            guard = self._access.guard
+            self._s3p = S3pServer(settings, engine, members, self._placing, guard, self._audit, limits)
             metrics.add(*readings.s3p_gauges(self._s3p))
         if groups.calls is not None:
             routes.call(MEMBERS_PREFIX, partial(_answer, groups.calls), policy.MEMBERS)
@@ -426,6 +435,8 @@ class Node:
             await self._directory.stop()
         if self._key_sets is not None:
             await self._key_sets.stop()
+        if self._quotas is not None:
+            await self._quotas.stop()
         await self._groups.stop()
         if self._bulk_snapshots is not None:
             self._bulk_snapshots.close()

@@ -109,6 +109,15 @@ def test_the_lake_is_kept_and_backed_up(server: str, node: Node, tmp_path: Path)
     assert told["outcome"] == "done"
 
 
+def test_settings_go_to_the_session_and_those_of_the_server_are_refused(
+    server: str, node: Node, tmp_path: Path
+) -> None:
+    told, _ = job(tmp_path, node, server, "usage", "--dry-run", "--conf", "spark.sql.shuffle.partitions=3")
+    assert told["dry_run"] is True and "files" in told
+    _, said = job(tmp_path, node, server, "usage", "--conf", "spark.executor.memory=4g", status=1)
+    assert "takes spark.executor.memory only when it starts: set it there" in said and "Traceback" not in said
+
+
 def test_an_address_where_no_server_is_is_told_at_once(node: Node, tmp_path: Path) -> None:
     _, said = job(tmp_path, node, "sc://127.0.0.1:1", "usage", status=1)
     assert "no Spark Connect server answers at sc://127.0.0.1:1" in said and "Traceback" not in said

@@ -9,6 +9,7 @@ from __future__ import annotations
 from headwater.errors.access import *
 from headwater.errors.base import Failure as Failure
 from headwater.errors.base import Row as Row
+from headwater.errors.limits import *
 from headwater.errors.node import *
 from headwater.errors.requests import *
 from headwater.errors.streams import *
@@ -111,6 +112,10 @@ TABLE: dict[type[Failure], Row] = {
     KeyNotFound: Row(404, "key_not_found", "ERR_CONFLICT", False, True),
     TooManyKeys: Row(422, "too_many_keys", "ERR_LIMITS", False, True),
     BadAccess: Row(400, "bad_access", "ERR_BAD_FORMAT", False, True),
+    RateLimited: Row(429, "rate_limited", "ERR_LIMITS", True, True),
+    TooManyConnections: Row(429, "too_many_connections", "ERR_LIMITS", True, True),
+    TooManyFollowers: Row(429, "too_many_followers", "ERR_LIMITS", True, True),
+    BucketFull: Row(507, "bucket_full", "ERR_LIMITS", False, True),
 }
 
 

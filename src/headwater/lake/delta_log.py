@@ -280,6 +280,16 @@ def add_columns(table: DeltaTable, fields: Sequence[Field]) -> None:
         )
 
 
+def set_properties(table: DeltaTable, properties: dict[str, str]) -> None:
+    """One attempt, as above. On return the table at hand has them."""
+    table.alter.set_table_properties(
+        properties,
+        raise_if_not_exists=False,
+        commit_properties=CommitProperties(max_commit_retries=0),
+        post_commithook_properties=PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False),
+    )
+
+
 def _opened(store: ObjectStore, version: int | None = None) -> DeltaTable:
     return DeltaTable(store.uri, version=version, storage_options=store.storage_options or None)
 

@@ -32,7 +32,7 @@ MANAGEMENT_MAX, MANAGEMENT_PER_S = 1_000, 20.0
 DELETIONS_MAX, DELETIONS_PER_S = 1_000, 5.0
 DENIALS_MAX, DENIALS_PER_S = 100, 1.0
 """Records at once, and in the long run, in each process. Overflow: they are counted, and one record a second says how
-many they were. Refusals alone make 2 records a second at most in the long run, about 60 MB a day."""
+many they were. Refusals alone make 2 records a second at most in the long run, about 70 MB a day."""
 _DATA = ("stream.", "topic.")
 """Actions on data begin so: programs may do them all day."""
 

@@ -5,6 +5,7 @@ Owns reading that list. Never opens a file of the table.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
@@ -23,19 +24,20 @@ def table_files(place: Place, version: int | None = None) -> dict[int, list[File
     """
     listed = listed_table(place, version)
     names = ("path", "size_bytes", "num_records", "min.position", "max.position", "modification_time")
-    rows = zip(*(_column(listed, name) for name in names), strict=True)
+    rows = zip(*(_column(listed, name) for name in (*names, "min.ts_ms", "max.ts_ms")), strict=True)
     found: dict[int, list[File]] = {}
-    for path, size, count, low, high, ms in rows:
+    for path, size, count, low, high, ms, ms_min, ms_max in rows:
         bounds = (1 if low is None else low, FAR if high is None else high)
-        found.setdefault(data_group(path), []).append(File(path, size, count or 0, count or 0, *bounds, ms))
+        file = File(path, size, count or 0, count or 0, *bounds, ms, None, ms_min, ms_max)
+        found.setdefault(data_group(path), []).append(file)
     return dict(sorted(found.items()))
 
 
-def table_names(place: Place) -> dict[str, dict[str, tuple[str, str]]]:
-    """Between which buckets and streams the rows of each file lie, as far as the table says. Raises StoreError."""
+def table_bounds(place: Place, columns: Iterable[str]) -> dict[str, dict[str, tuple[Any, Any]]]:
+    """Between which values of these columns the rows of each file lie, as far as the table says. Raises StoreError."""
     listed = listed_table(place)
-    found: dict[str, dict[str, tuple[str, str]]] = {path: {} for path in _column(listed, "path")}
-    for name in ("bucket", "stream"):
+    found: dict[str, dict[str, tuple[Any, Any]]] = {path: {} for path in _column(listed, "path")}
+    for name in columns:
         spans = zip(_column(listed, f"min.{name}"), _column(listed, f"max.{name}"), strict=True)
         for known, (low, high) in zip(found.values(), spans, strict=True):
             if low is not None and high is not None:

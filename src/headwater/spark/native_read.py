@@ -23,7 +23,7 @@ from headwater.model.names import DEFAULT_BUCKET
 from headwater.spark import options as asked
 from headwater.spark.job_runs import RUNS_BUCKET
 from headwater.spark.lake_place import Place
-from headwater.spark.lake_table import table_names
+from headwater.spark.lake_table import table_bounds
 from headwater.spark.node import Node
 from headwater.spark.options import BadOptions, Options
 from headwater.spark.parsing import check_columns, columns_of, shape_of
@@ -124,13 +124,14 @@ def _split(planned: Plan, root: str | None) -> tuple[list[str], dict[Span, list[
     sifted: dict[Span, list[str]] = {}
     rest: list[Task] = []
     selection = planned.work.selection
-    names = {} if root is None or planned.work.place is None else _names(planned.work.place)
+    work = planned.work
+    wanted = {"bucket", "stream", *(() if work.where is None else work.where.columns)}
+    found = {} if root is None or work.place is None else _bounds(work.place, wanted)
     for task in planned.tasks:
         left: list[Piece] = []
         for piece in task.pieces:
-            known = names.get(piece.file.path, {})
-            where = planned.work.where
-            if selection.rules_out(known.get) or (where is not None and where.rules_out(known.get)):
+            known = found.get(piece.file.path, {})
+            if selection.rules_out(known.get) or (work.where is not None and work.where.rules_out(known.get)):
                 continue
             if root is None or piece.live is not None:
                 left.append(piece)
@@ -146,9 +147,9 @@ def _split(planned: Plan, root: str | None) -> tuple[list[str], dict[Span, list[
     return plain, sifted, rest
 
 
-def _names(place: Place) -> dict[str, dict[str, tuple[str, str]]]:
+def _bounds(place: Place, columns: set[str]) -> dict[str, dict[str, tuple[Any, Any]]]:
     try:
-        return table_names(place)
+        return table_bounds(place, columns)
     except StoreError:
         return {}  # it only saves work
 

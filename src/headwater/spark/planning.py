@@ -312,9 +312,11 @@ def _part(options: Options, node: Node, group: int, wanted: Range, state: State)
             return _Part(group, [], none, hot, state, state.losses, None)
         settled = Range(wanted.after, min(wanted.until, listing.position))
         files = [file for file in listing.files if file.meets(settled) and file.matched_rows != 0]
+        if options.where is not None:
+            files = [file for file in files if not options.where.rules_out(file.bounds)]
         earliest_ms = None if options.where is None else options.where.earliest_ms()
         if earliest_ms is not None:
-            # Nothing in a file is younger than the file.
+            # Of a file whose times are not known: nothing in it is younger than the file.
             files = [file for file in files if file.modified_ms >= earliest_ms - CLOCK_SLACK_MS]
         pieces = live_pieces(node, files)
         if pieces is not None:
@@ -375,7 +377,15 @@ def plan_table(options: Options, columns: list[str], version: int | None = None)
     starts = {} if starting is None or isinstance(starting, str) else of_each("startingOffsets", starting, by_group)
     ends = {} if isinstance(ending, str) else of_each("endingOffsets", ending, by_group)
     wanted = {group: Range(starts.get(group, 0), ends.get(group, FAR)) for group in by_group}
-    pieces = {group: [Piece(file) for file in files if file.meets(wanted[group])] for group, files in by_group.items()}
+    where = options.where
+    pieces = {
+        group: [
+            Piece(file)
+            for file in files
+            if file.meets(wanted[group]) and not (where is not None and where.rules_out(file.bounds))
+        ]
+        for group, files in by_group.items()
+    }
     total = sum(piece.file.size_bytes for some in pieces.values() for piece in some)
     size = part_bytes(total, options.parts_min, os.cpu_count() or 1)
     tasks = [task for group, some in pieces.items() for task in tasks_of(group, some, wanted[group], size)]

@@ -13,7 +13,7 @@ import msgspec
 import typer
 
 from headwater.cli.cluster_options import ClusterCredentials, ClusterMonitors, ClusterName, ClusterReplicas
-from headwater.cli.pipeline.common import URL_DEFAULT, Master, Token, Url, ended, run, show, sparked, telling
+from headwater.cli.pipeline.common import URL_DEFAULT, DryRun, Master, Token, Url, ended, run, show, sparked, telling
 from headwater.cli.progress import progress
 from headwater.client.connection import printable
 
@@ -145,6 +145,7 @@ def restore(
     cluster_replicas: ClusterReplicas = 3,
     cluster_monitors: ClusterMonitors = "auto",
     cluster_credentials: ClusterCredentials = "auto",
+    dry_run: DryRun = False,
 ) -> None:
     """Make a data directory and a lake from a backup, and check them. Both must be empty; then start a node on them.
     With --cluster both are those of a cluster, whose nodes are started then."""
@@ -156,6 +157,8 @@ def restore(
         if list_only:
             _show_list(place)
             return
+        if check and dry_run:
+            raise typer.BadParameter("--check changes nothing anyway: leave it out, or --dry-run")
         if check:
             _check(place, backup, master)
             return
@@ -170,6 +173,8 @@ def restore(
         with sparked("restore", master) as spark, progress() as tell:
             summary = restore(spark, source=place, data=data, lake=target, backup=backup, progress=tell)
         show("restore", summary)
+        if dry_run:
+            return
         where = "" if lake == "auto" else f" --lake {lake}"
         if cluster is None:
             typer.echo(printable(f"start it with: headwater serve --data {data}{where}"), err=True)

@@ -67,7 +67,7 @@ class Sessions:
 
         name = f"headwater schedule {self._schedule.name}"
         master = self._master or self._schedule.master
-        self._spark = session(name, master, verbose=self._verbose, **self._schedule.spark)
+        self._spark = session(name, master, verbose=self._verbose, settings=self._schedule.spark)
         if not self._verbose:
             quiet(self._spark)
 

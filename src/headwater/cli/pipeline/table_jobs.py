@@ -12,6 +12,7 @@ import typer
 from headwater.cli.pipeline.common import (
     URL_DEFAULT,
     AllowDataLoss,
+    DryRun,
     Master,
     RequireMatch,
     Token,
@@ -235,12 +236,15 @@ def declared(
     ] = None,
     token: Token = None,
     master: Master = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Run a pipeline that a file declares: tables from streams, tables from tables, streams and snapshots.
 
     The whole file is checked before anything runs. Run again, every part goes
     on where it was.
     """
+    if check and dry_run:
+        raise typer.BadParameter("--check changes nothing anyway: leave it out, or --dry-run")
     with telling():
         from headwater.spark.declared import load
 

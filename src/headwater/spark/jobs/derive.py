@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from headwater.spark import typed_rows
 from headwater.spark.derived_tables import DerivedTable, compact
+from headwater.spark.dry_runs import would_read
 from headwater.spark.failures import no_connect, refused, spark_errors
 from headwater.spark.job_runs import DONE, FINDINGS, JobRefused, Progress, recorded, silent
 from headwater.spark.json_types import SAMPLE_ROWS
@@ -39,6 +40,7 @@ BATCH_BYTES = 1 << 30
 COMPACT_EVERY_COUNT = 50
 QUERY_ID = "sql.streaming.queryId"
 BATCH_APP = "batch"
+_NOT_ON_CONNECT = ("a table that goes from batch to batch", "compute it in one go with --batch")
 _SELECTING = ("subscribe", "subscribepattern", "bucket")
 _LIMITS = ("maxbytespertrigger", "maxoffsetspertrigger")
 _STREAMING = (*_LIMITS, "startingoffsets", "startingtimestamp", "failondataloss")
@@ -64,6 +66,7 @@ def derive(
     infer: bool = False,
     quarantined_max: int | str = 0,
     require_match: bool = False,
+    dry_run: bool = False,
     progress: Progress = silent,
 ) -> dict[str, object]:
     """Brings the table up to where the node is, or (`continuous`) goes on until it is interrupted. Raises JobRefused.
@@ -95,6 +98,8 @@ def derive(
         infer,
         batch,
     )
+    if dry_run:
+        return {**job.would(batch), **({"warnings": warnings} if warnings else {})}
     if batch:
         summary = job.whole()
     else:
@@ -183,15 +188,34 @@ class Derivation:
             read = typed_rows.as_read(read_lake(self._spark, self._node, **options))
         return read.drop("content_type") if self._any_content_type else typed_rows.only_json(read)
 
+    def would(self, batch: bool) -> dict[str, object]:
+        """What a run would begin with and read. How many of the records fit is known when they are parsed."""
+        checkpoint = None
+        if batch:
+            self._refuse_to_replace()
+        else:
+            no_connect(self._spark, *_NOT_ON_CONNECT)
+            if self.owner is not None and not self._overwrite:
+                self._check_checkpoint(self.owner, self._checkpoint_given)
+                checkpoint = self.owner["checkpoint"]
+                if not self._is_replaced(self.owner) and self.table.exists():
+                    self._choice.fit()
+        read = would_read(self._spark, self._options, checkpoint, typed_rows.READ)
+        return {
+            "table": self.table.place.url,
+            "quarantine": self.quarantine.place.url,
+            "anew": batch or self.owner is None or self._overwrite,
+            **self._choice.told(),
+            "records": (read if self._any_content_type else typed_rows.only_json(read)).count(),
+            "rows": None,
+            "quarantined": None,
+        }
+
     # ---- in one go ------------------------------------------------------------------------------------------------
 
     def whole(self) -> dict[str, object]:
         """Everything there is replaces everything there was, in one step for each of the two tables."""
-        if self.owner is not None and self.owner["app"] != BATCH_APP and not self._overwrite:
-            raise JobRefused(
-                f"the table at {self.table.place.url} is derived from batch to batch",
-                "go on with that, or replace it for good with --overwrite",
-            )
+        self._refuse_to_replace()
         owner = self._owner(None, BATCH_APP, False)
         outputs = [Output(self.table.place, self.columns, typed_rows.PARTITION_BY), self._unfit_output()]
         parts = self._parts(self.rows(streaming=False), outputs, self.columns)
@@ -204,10 +228,17 @@ class Derivation:
         self._count(parts[1], replaced, "quarantined")
         return self.summary(None)
 
+    def _refuse_to_replace(self) -> None:
+        if self.owner is not None and self.owner["app"] != BATCH_APP and not self._overwrite:
+            raise JobRefused(
+                f"the table at {self.table.place.url} is derived from batch to batch",
+                "go on with that, or replace it for good with --overwrite",
+            )
+
     # ---- from batch to batch --------------------------------------------------------------------------------------
 
     def start(self, trigger: Mapping[str, Any]) -> StreamingQuery:
-        no_connect(self._spark, "a table that goes from batch to batch", "compute it in one go with --batch")
+        no_connect(self._spark, *_NOT_ON_CONNECT)
         owner = self._begin()
         write = self.rows(streaming=True).writeStream.foreachBatch(
             lambda frame, number: self._batch(frame, number, owner)

@@ -97,6 +97,7 @@ def fold(
     flush: bool = True,
     until: Positions | Offset | None = None,
     require_match: bool = False,
+    dry_run: bool = False,
     progress: Progress = silent,
 ) -> dict[str, object]:
     """Folds and publishes; safe to run twice, and at any time. Raises JobRefused.
@@ -130,7 +131,7 @@ def fold(
     # Nothing is published on another log than the one that was read.
     node = node.expecting(seen_in(heads))
     warnings = job_match(node, wanted, require_match)
-    if flush:
+    if flush and not dry_run:
         node.flush()
     # In this order: records that settle later are in no file of the listing, and simply follow the snapshot.
     by_group = lake_listing.listings(node)
@@ -139,6 +140,16 @@ def fold(
     due = _due(node, how, wanted, min_records, skipped, progress)
     total: Counter[str] = Counter()
     errors: list[str] = []
+    records_due = skipped.pop("records_due", 0)
+    if dry_run:
+        return {
+            "mode": mode,
+            "streams": skipped.pop("streams", 0),
+            "due": due.num_rows,
+            "records": records_due,
+            "skipped": dict(sorted(skipped.items())),
+            **({"warnings": warnings} if warnings else {}),
+        }
     if due.num_rows and files:
         settled = {one.group: one.lake_position for one in by_group}
         ends = {group: min(end, end if until is None else until[group]) for group, end in settled.items()}
@@ -174,7 +185,7 @@ def _selection(node: Node, bucket: str | None, pattern: str | None) -> Any:
 
 
 def _due(node: Node, how: Fold, wanted: Any, min_records: int, skipped: Counter[str], progress: Progress) -> pa.Table:
-    """Incarnation, start and header of every stream to fold. Counts why others are not."""
+    """Incarnation, start and header of every stream to fold. Counts their new records, and why others are not."""
     pages = []
     for body in node.lake_streams():
         page = pa.ipc.open_stream(body).read_all()
@@ -189,11 +200,11 @@ def _due(node: Node, how: Fold, wanted: Any, min_records: int, skipped: Counter[
 def _headers(page: pa.Table, how: Fold, wanted: Any, skipped: Counter[str]) -> pa.Table:
     read = (
         *("bucket", "stream", "incarnation", "content_type", "earliest", "first_seq", "snapshot_offset", "fork_at"),
-        "holes",
+        *("holes", "count"),
     )
     rows = zip(*(page[name].to_pylist() for name in read), strict=True)
     found: list[tuple[int, int, bytes]] = []
-    for bucket, stream, incarnation, content_type, earliest, first_seq, snapshot, fork_at, holes in rows:
+    for bucket, stream, incarnation, content_type, earliest, first_seq, snapshot, fork_at, holes, count in rows:
         if bucket == RUNS_BUCKET or not wanted.takes(bucket, stream):
             continue
         if how.json_only and media_type(content_type) != JSON:
@@ -207,6 +218,7 @@ def _headers(page: pa.Table, how: Fold, wanted: Any, skipped: Counter[str]) -> p
         else:
             due = Due(f"{bucket}/{stream}", content_type, first_seq, earliest, snapshot)
             found.append((incarnation, earliest, msgspec.msgpack.encode(due)))
+            skipped["records_due"] += count - first_seq
     columns = [[one[index] for one in found] for index in range(3)]
     return pa.table([pa.array(column, of) for column, of in zip(columns, _HEADER_TYPES, strict=True)], names=_HEADER)
 

@@ -49,6 +49,7 @@ def restore(
     data: str | Path,
     lake: Place | str = AUTO,
     backup: str | None = None,
+    dry_run: bool = False,
     progress: Progress = silent,
 ) -> dict[str, object]:
     """`backup` is an id, or None for the newest; `lake` is a directory or bucket, `auto` that of `data` itself.
@@ -56,6 +57,19 @@ def restore(
     Raises JobRefused; then nothing is kept of what was written.
     """
     origin, store, manifest, data, place, target = planned(source, data, lake, backup)
+    known: dict[str, object] = {
+        "backup": manifest.id,
+        "data": str(data),
+        "lake": target.uri,
+        "groups": manifest.groups,
+        **manifest.totals,
+        "digest": manifest.contents.digest,
+        "objects": len(manifest.objects),
+        "bytes": manifest.size_bytes,
+        "table_files": len(manifest.table),
+    }
+    if dry_run:
+        return known
     made, described = not data.exists(), (data / DESCRIPTION).exists()
     staging = data / STAGING
     wanted = [Wanted(item.key, item.bytes, item.digest) for item in manifest.objects]
@@ -81,19 +95,7 @@ def restore(
         progress("cleaning up", 0, None)
         _undo(target, manifest, data, staging, made, described)
         raise
-    return {
-        "backup": manifest.id,
-        "data": str(data),
-        "lake": target.uri,
-        "groups": manifest.groups,
-        **manifest.totals,
-        "digest": manifest.contents.digest,
-        "objects": len(moved),
-        "bytes": manifest.size_bytes,
-        "table_files": len(manifest.table),
-        "table_rows": rows,
-        **mended,
-    }
+    return {**known, "objects": len(moved), "table_rows": rows, **mended}
 
 
 def listed(source: Place | str) -> list[dict[str, Any]]:

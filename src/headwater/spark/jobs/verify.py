@@ -21,7 +21,7 @@ from headwater.spark import lake_checks
 from headwater.spark.executor_tasks import over_files, told, watching
 from headwater.spark.job_runs import DONE, FINDINGS, Progress, recorded, silent
 from headwater.spark.lake_checks import Look
-from headwater.spark.lake_listing import File, listings
+from headwater.spark.lake_listing import File, listings, would_look_at
 from headwater.spark.lake_place import Place
 from headwater.spark.node import Node
 from headwater.spark.same_versions import for_executors
@@ -51,8 +51,12 @@ class _Seen(NamedTuple):
 
 
 @recorded("verify")
-def verify(spark: SparkSession, node: Node, *, deep: bool = False, progress: Progress = silent) -> dict[str, object]:
+def verify(
+    spark: SparkSession, node: Node, *, deep: bool = False, dry_run: bool = False, progress: Progress = silent
+) -> dict[str, object]:
     """Looks at everything; `deep` reads payloads too. Raises JobRefused; damage is a finding, not an error."""
+    if dry_run:
+        return {**would_look_at(listings(node)), "deep": deep}
     first = seen = _look(spark, node, Look(deep), progress)
     confirmed: dict[Finding, tuple[list[str], int]] = {}
     looks = 1
