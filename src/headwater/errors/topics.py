@@ -5,6 +5,8 @@ Owns their facts and messages. Never says what they mean at a door: the table do
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from headwater.errors.base import Facts, Failure
 
 __all__ = [
@@ -140,18 +142,19 @@ class RouterConflict(Failure):
 
 
 class RouterCycle(Failure):
-    def __init__(self, cycle: list[str]) -> None:
+    def __init__(self, cycle: Sequence[str | None]) -> None:
         self.cycle = cycle
-        """Topics, the first one again as the last."""
+        """Topics, the first one again as the last; None for those that the client may not read."""
 
     def message(self) -> str:
+        way = " -> ".join(topic or "(not told)" for topic in self.cycle)
         return (
-            f"the router would close a cycle: {' -> '.join(self.cycle)}; records would go round in it unless filters "
-            "stop them: define it with allow_cycle if they do"
+            f"the router would close a cycle: {way}; records would go round in it unless filters stop them: define it "
+            "with allow_cycle if they do"
         )
 
     def details(self) -> dict[str, object]:
-        return {"cycle": self.cycle}
+        return {"cycle": list(self.cycle)}
 
 
 class TooManyRouters(Failure):

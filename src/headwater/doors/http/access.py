@@ -25,7 +25,7 @@ from headwater.ports import SYSTEM_CLOCK
 from headwater.security import signed_urls
 from headwater.security.guard import Guard
 from headwater.security.policy import NODE_BUCKET, STREAM, Concern, Policy, Rule
-from headwater.security.principals import PUBLIC, Action, Identity, Need, Principal
+from headwater.security.principals import PUBLIC, SIGNED, Action, Identity, Need, Principal
 
 if TYPE_CHECKING:
     from headwater.doors.http.exchange import Exchange
@@ -109,6 +109,16 @@ class Access:
         if self.identify(exchange).kind == PUBLIC and not self.guard.anonymous.scopes:
             raise NotAuthenticated("a key")
 
+    def somebody(self, exchange: Exchange, rule: Rule) -> None:
+        """What stays there under a name is made, seen and changed by those who say who they are: what everybody may
+        read, or whoever has a signed URL, is for reading alone. Raises NotAuthenticated, Forbidden."""
+        self.action(exchange, rule)
+        kind = self.identify(exchange).kind
+        if kind == PUBLIC:
+            raise NotAuthenticated("a key")
+        if kind == SIGNED:
+            raise Forbidden("a key")
+
     def by(self, rule: Rule) -> Judge:
         """The judge of routes whose rule says all."""
         if not isinstance(rule, Rule):
@@ -128,8 +138,10 @@ class Access:
             self.demand(exchange, Need(self.action(exchange, rule), start, True))
         elif concern is Concern.NODE:
             self.demand(exchange, Need(self.action(exchange, rule), f"{NODE_BUCKET}/{rule.of}"))
-        elif concern is Concern.PARTS or concern is Concern.KNOWN:
+        elif concern is Concern.PARTS:
             self.parts(exchange, rule)
+        elif concern is Concern.KNOWN:
+            self.somebody(exchange, rule)
         elif concern is Concern.OPEN or concern is Concern.TOKEN:
             self.nobody(exchange)
         elif concern is Concern.STREAM:
