@@ -5,8 +5,6 @@ Owns their facts and messages. Never says what they mean at a door: the table do
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from headwater.errors.base import Facts, Failure
 
 __all__ = [
@@ -142,7 +140,7 @@ class RouterConflict(Failure):
 
 
 class RouterCycle(Failure):
-    def __init__(self, cycle: Sequence[str | None]) -> None:
+    def __init__(self, cycle: list[str | None]) -> None:
         self.cycle = cycle
         """Topics, the first one again as the last; None for those that the client may not read."""
 
@@ -154,7 +152,7 @@ class RouterCycle(Failure):
         )
 
     def details(self) -> dict[str, object]:
-        return {"cycle": list(self.cycle)}
+        return {"cycle": self.cycle}
 
 
 class TooManyRouters(Failure):
