@@ -1,7 +1,8 @@
 """Clients that misbehave, in a process of their own: they hold until their stdin is closed.
 
-Owns three roles: `stall` asks for 64 MB and never reads, `drip` sends a byte a second, `idle` holds SSE open.
-The last two come back when they are cut, as a bad client would; one that never reads never learns of it.
+Owns four roles: `stall` asks for 64 MB and never reads, `drip` sends a byte a second, `idle` holds SSE open, `greedy`
+appends as fast as it is answered, from an address of its own, whatever the answers are. All but the first come back
+when they are cut, as a bad client would; one that never reads never learns of it.
 """
 
 import asyncio
@@ -20,6 +21,9 @@ SETTLE_SECONDS = 2.0
 COME_BACK_SECONDS = 1.0
 STALLED_RECEIVE_BYTES = 4096
 DRIP_SECONDS = 1.0
+GREEDY_ADDRESS = "127.0.0.2"
+GREEDY_IN_FLIGHT = 8
+"""On each connection."""
 
 
 class Hostile:
@@ -36,6 +40,8 @@ class Hostile:
             return request("GET", f"{STREAM_ROOT}hostile/big?offset=-1", self.port)
         if self.role == "drip":
             return append_request("hostile/slow", self.port, "application/octet-stream", b"d" * 100)
+        if self.role == "greedy":
+            return append_request("hostile/greedy", self.port, "application/octet-stream", b"g" * 100)
         path = f"{STREAM_ROOT}hostile/idle-{index % self.idle_streams}?offset=now&live=sse"
         return request("GET", path, self.port, [("Accept", "text/event-stream")])
 
@@ -76,6 +82,8 @@ class Client(asyncio.Protocol):
         end.setblocking(False)
         if role == "stall":  # a small window, so that nearly all of the answer stays with the server
             end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, STALLED_RECEIVE_BYTES)
+        if role == "greedy":
+            end.bind((GREEDY_ADDRESS, 0))
         loop = asyncio.get_running_loop()
         try:
             await loop.sock_connect(end, ("127.0.0.1", self._hostile.port))
@@ -99,7 +107,9 @@ class Client(asyncio.Protocol):
         self.transport = transport
         self.held = True
         self._answered, self._sent_bytes = False, 0
-        if self._hostile.role != "drip":
+        if self._hostile.role == "greedy":
+            transport.write(self._raw * GREEDY_IN_FLIGHT)
+        elif self._hostile.role != "drip":
             transport.write(self._raw)
 
     def drip(self) -> None:
@@ -109,6 +119,12 @@ class Client(asyncio.Protocol):
             self._sent_bytes += 1
 
     def data_received(self, data: bytes) -> None:
+        if self._hostile.role == "greedy":
+            answers = data.count(b"HTTP/1.1 ")
+            self._hostile.seen["answered"] += answers
+            self._hostile.seen["refused"] += data.count(b"HTTP/1.1 429")
+            self.transport.write(self._raw * answers)
+            return
         if not self._answered:
             self._answered = True
             self._hostile.seen[f"answered_{data[9:12].decode('ascii', 'replace')}"] += 1

@@ -13,6 +13,7 @@ from bench import (
     cost,
     fanout,
     fold,
+    greedy,
     hostile,
     lake,
     many_streams,
@@ -68,6 +69,7 @@ BENCHMARKS = {
         Benchmark("SKETCH", "appends beside a bare sketch of the append path", append.run_sketch, False),
         Benchmark("MANY", "a bucket of 1,000,000 streams: listing a page, creating one", many_streams.run_many, False),
         Benchmark("SCALE", "jobs on Spark over 10,000 to 1,000,000 streams", pipeline_scale.run_scale, False),
+        Benchmark("GREEDY", "p99 of a modest client beside 1,000 greedy connections", greedy.run_greedy, False),
         Benchmark("HOSTILE", "append p99 beside clients that misbehave", hostile.run_hostile, False),
     )
 }

@@ -38,6 +38,7 @@ LONGEST_FIRST = (
     "tests/cluster/chaos/test_chaos.py",
     "tests/spark/test_restored.py",
     "tests/spark/test_backup.py",
+    "tests/spark/schedules/test_on_a_node.py",
     "tests/cluster_dev/test_local_cluster.py",
     "tests/cluster/chaos/test_planted.py",
     "tests/spark/test_messages.py",

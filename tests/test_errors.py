@@ -81,7 +81,7 @@ def test_every_row_is_one_that_a_client_can_act_on(kind: type[Failure]) -> None:
     assert entry.code.replace("_", "").isalpha() and (entry.code.islower() or entry.code.isupper())
     # Being overloaded or too slow passes; being wrong does not.
     assert not entry.retryable or entry.status in (408, 409, 429, 503)
-    assert ("retry_after_s" in example(kind).facts()) == (entry.status in (429, 503))
+    assert ("retry_after_s" in example(kind).facts()) == (entry.status in (429, 503, 507))
 
 
 def test_the_http_door_knows_every_fact_of_a_failure_and_no_other() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from headwater.setting_rows import SECURITY, choice, row, text
+from headwater.setting_rows import DAY_MS, HOUR_MS, SECURITY, choice, row, text, whole
 from headwater.setting_values import AUTO, OFF, is_loopback, parse_listen
 from headwater.web_settings import WebSettings
 
@@ -38,6 +38,22 @@ class AccessSettings(WebSettings):
         "File with a key that may do everything, whatever the directory of keys says; auto is none.",
     )
 
+    audit: str = choice(
+        SECURITY,
+        AUTO,
+        (AUTO, "on", OFF),
+        "Whether who changed what, and who was refused, is told in _headwater/audit; auto is on where auth is on.",
+    )
+    audit_age_ms: int = whole(
+        SECURITY, 400 * DAY_MS, HOUR_MS, 36_500 * DAY_MS, "How long records of the audit log are kept."
+    )
+    secrets_key_file: str = text(
+        SECURITY,
+        AUTO,
+        "auto, or a path",
+        "File with the key that the node's own secrets are encrypted with; auto keeps them as they are.",
+    )
+
     jwt_keys: str = text(
         SECURITY,
         OFF,
@@ -51,6 +67,10 @@ class AccessSettings(WebSettings):
     @property
     def auth_on(self) -> bool:
         return self.auth == "on"
+
+    @property
+    def audit_on(self) -> bool:
+        return self.audit == "on" or (self.audit == AUTO and self.auth_on)
 
 
 def open_doors(values: Mapping[str, Any]) -> list[str]:

@@ -25,6 +25,7 @@ from headwater.data_directory import DataDirectory, DirectoryInUse, DirectoryRef
 from headwater.observe import log_lines
 from headwater.ports import SystemRng
 from headwater.security.name_hash import BadReceiptKey, NameHash
+from headwater.security.sealing import sealing_of
 from headwater.setting_values import shown_address
 from headwater.start_refused import CannotStart, refused
 from headwater.subscriptions.keys import BadKeys, Keys
@@ -121,8 +122,9 @@ def _workers(settings: Settings, groups_count: int) -> int:
 def _supervise(settings: Settings, groups_count: int, workers_count: int, lock: int | None, held: ExitStack) -> int:
     if not settings.memory:
         # Secrets that all workers share: made here, where nobody else makes them at the same time.
-        Keys.kept(Path(settings.data), SystemRng())
-        NameHash.kept(Path(settings.data), SystemRng())
+        sealing = sealing_of(settings)
+        Keys.kept(Path(settings.data), SystemRng(), sealing)
+        NameHash.kept(Path(settings.data), SystemRng(), sealing)
     http, http_sockets = _listen(settings.listen_address, "another --listen", held)
     s3p, s3p_sockets = None, list[socket.socket]()
     if settings.s3p_address is not None:

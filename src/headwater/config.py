@@ -49,6 +49,7 @@ from headwater.setting_values import (
     Wrong,
     parse_listen,
     parsed,
+    without_credentials,
 )
 from headwater.web_settings import contradictions as web_contradictions
 
@@ -62,9 +63,15 @@ URL_DEFAULT = "http://127.0.0.1:4437"
 WORKERS_MAX, GROUPS_MAX = 256, 1_024
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Settings(AccessSettings):
     """The table. `load` is the way in: building one directly skips validation (the defaults are valid)."""
+
+    def __repr__(self) -> str:
+        """What is not as it is by default, and no credential: it may come into a trace."""
+        given = {setting.name: getattr(self, setting.name) for setting in TABLE}
+        told = (f"{name}={value!r}" for name, value in given.items() if value != BY_NAME[name].default)
+        return f"Settings({without_credentials(', '.join(told))})"
 
     listen: str = row(SERVING, "listen", "127.0.0.1:4437", "Address to serve HTTP on.")
     s3p: str = row(SERVING, "door", "127.0.0.1:4438", "Address to serve S3P on; off closes that door.")

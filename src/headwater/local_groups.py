@@ -31,6 +31,7 @@ from headwater.log.wal import Wal
 from headwater.ports import Catalog, Rng
 from headwater.security import url_key
 from headwater.security.name_hash import NameHash
+from headwater.security.sealing import Sealing, sealing_of
 from headwater.start_refused import CannotStart
 from headwater.subscriptions.keys import Keys
 from headwater.subscriptions.manager import Manager
@@ -57,15 +58,23 @@ class LocalGroups:
         self.calls = None if members.alone else Calls(members)
         self._owned: dict[int, OwnedGroup] = {}
         self._internal: HttpServer | None = None
+        self._sealing: Sealing | None = None
         self.handover: Handover | None = None
 
     async def join(self, rng: Rng) -> None:
         """Nobody else has to be found."""
 
+    @property
+    def sealing(self) -> Sealing:
+        """What its secrets are kept with. Raises CannotStart."""
+        if self._sealing is None:
+            self._sealing = sealing_of(self._settings)
+        return self._sealing
+
     def keys(self, rng: Rng) -> Keys:
-        """What the node signs webhooks with. Raises BadKeys."""
+        """What the node signs webhooks with. Raises BadKeys, CannotStart."""
         if not self._settings.memory:
-            return Keys.kept(self._data.path, rng)
+            return Keys.kept(self._data.path, rng, self.sealing)
         if self.membership.alone:
             return Keys.fresh(rng)
         return Keys.kept(self.membership.directory, rng)  # all workers sign with one key, and show it
@@ -73,14 +82,14 @@ class LocalGroups:
     def url_secret(self, rng: Rng) -> bytes:
         """What the node signs URLs with. Raises CannotStart."""
         if not self._settings.memory:
-            return url_key.kept(self._data.path, rng)
+            return url_key.kept(self._data.path, rng, self.sealing)
         if self.membership.alone:
             return rng.token(32)
         return url_key.kept(self.membership.directory, rng)
 
     def name_hash(self, rng: Rng) -> NameHash:
-        """What names in receipts of erasures are hashed with. Raises BadReceiptKey."""
-        return NameHash.kept(self._data.path, rng)
+        """What names in receipts of erasures are hashed with. Raises BadReceiptKey, CannotStart."""
+        return NameHash.kept(self._data.path, rng, self.sealing)
 
     def engine(self, maker: GroupMaker) -> Engine:
         """The groups of this process, not recovered yet."""

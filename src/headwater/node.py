@@ -43,6 +43,7 @@ from headwater.doors.http.admin.tokens import BUCKETS_PREFIX, SIGN, BucketCalls,
 from headwater.doors.http.admin.tokens import PREFIX as TOKENS_PREFIX
 from headwater.doors.http.admin.usage import Usage
 from headwater.doors.http.admin_listener import ClientRoutes
+from headwater.doors.http.bucket_schemas import SchemaCalls
 from headwater.doors.http.buckets import Buckets
 from headwater.doors.http.bulk_append import Batches
 from headwater.doors.http.durable_streams import DurableStreams
@@ -66,8 +67,10 @@ from headwater.doors.http.websocket import WebSockets
 from headwater.doors.http.wire import Budget
 from headwater.doors.s3p.server import S3pServer
 from headwater.engine import buckets as engine_buckets
+from headwater.engine.bucket_schemas import BucketSchemas
 from headwater.engine.engine import Engine
 from headwater.engine.fork_placement import ForkPlacement
+from headwater.engine.quotas import Quotas
 from headwater.errors import NoSuchRoute
 from headwater.group_maker import GroupMaker
 from headwater.lake.append_pressure import AppendPressure
@@ -80,6 +83,7 @@ from headwater.local_groups import LocalGroups
 from headwater.model.subscriptions import path_of
 from headwater.node_doors import NodeDoors
 from headwater.observe import readings, traces
+from headwater.observe.audit_readings import audit_gauges
 from headwater.observe.cluster_readings import NodeReadings
 from headwater.observe.group_readings import LoopDelay, group_readings, process_readings
 from headwater.observe.health import Health
@@ -89,7 +93,10 @@ from headwater.observe.timings import timings
 from headwater.observe.tls_readings import tls_gauges
 from headwater.ports import BlobsUnavailable, SystemClock, SystemRng
 from headwater.security import policy
+from headwater.security.audit_writer import AuditWriter
 from headwater.security.directory import Directory
+from headwater.security.limits import new_limits
+from headwater.security.new_audit import new_audit, new_writer
 from headwater.security.new_guard import KeySets, key_sets, new_guard
 from headwater.start_refused import CannotStart
 from headwater.subscriptions.manager import Manager
@@ -119,9 +126,12 @@ class Node:
         """`announce` shows a line to whoever started the server."""
         self.settings = settings
         self._announce = announce
-        self._access = Access(new_guard(settings, SystemClock()))
+        self._audit = new_audit(settings, SystemClock(), SystemRng(), groups.worker)
+        self._audit_writer: AuditWriter | None = None
+        self._access = Access(new_guard(settings, SystemClock()), self._audit)
         self._directory: Directory | None = None
         self._key_sets: KeySets | None = None
+        self._quotas: Quotas | None = None
         self._groups = groups
         self._data = DataDirectory(Path(settings.data))
         self._address = ""
@@ -173,7 +183,10 @@ class Node:
         if self._access.guard.on:
             self._access.guard.url_secret = groups.url_secret(rng)
             self._key_sets = key_sets(settings, self._access.guard, clock, webhooks)
-        self._directory = Directory(engine, self._access.guard, rng, self._announce)
+        self._directory = Directory(engine, self._access.guard, rng, self._announce, self._audit)
+        if settings.bucket_streams_max or settings.bucket_bytes_max:
+            self._quotas = Quotas(engine, settings.bucket_streams_max, settings.bucket_bytes_max)
+            self._quotas.start()
         self._delivery = delivery = Delivery(soon, engine.clock.call_later, engine.clock)
         priorities, admission = Priorities(engine.clock), Admission(engine, delivery)
         routes = self._routes(engine, self._forwarder, streams, blobs, rng)
@@ -182,6 +195,8 @@ class Node:
         routes.call(TOPICS_PREFIX, topics.routes.handle, topics.routes.judge)
         self._pipeline_calls(routes, engine, store, lake)
         self._topic_access = TopicAccess(engine, self._placing, delivery, priorities)
+        if self._audit is not None:
+            self._audit_writer = new_writer(self._audit, settings, self._topic_access.write, clock)
         self._routers = Routers(engine, self._topic_access)
         self._routers.start()
         erasures = self._erasures(engine, rng, subscriptions, self._routers)
@@ -198,10 +213,11 @@ class Node:
         bodies_bytes_max = settings.bodies_bytes_max // groups.workers_count
         bodies = Budget(max(bodies_bytes_max, settings.body_bytes_max, settings.snapshot_bytes_max))
         sockets = topics.serve_sockets(WebSockets(settings, bodies, message_bytes_max=MESSAGE_BYTES_MAX))
-        watch = Watch(settings, asyncio.get_running_loop().time)
+        watch = Watch(settings, asyncio.get_running_loop().time, self._audit)
         tell_slow_batches(engine, watch)
         handles = routes if admin is None else ClientRoutes(routes)
-        self._http = HttpServer(settings, handles, responder, bodies, access=self._access, watch=watch)
+        limits = new_limits(settings, clock)
+        self._http = HttpServer(settings, handles, responder, bodies, access=self._access, watch=watch, limits=limits)
         if admin is not None:
             self._admin = HttpServer(settings, routes, responder, bodies, access=self._access, watch=watch)
         metrics = self._pages(routes, engine, self._http)
@@ -209,12 +225,14 @@ class Node:
         metrics.add(*readings.engine_gauges(engine, since_start), *readings.http_gauges(self._http, streams))
         metrics.add(*readings.answer_gauges(responder, streams), *readings.queue_gauges(self._queues))
         metrics.add(*timings(since_start, streams, subscriptions, self._queues, self._forwarder))
+        metrics.add(*readings.limit_gauges(limits, self._quotas))
         metrics.add(*group_readings(engine), *process_readings(self._loop_delay, clock))
         metrics.add(*readings.subscription_gauges([subscriptions]), *readings.router_gauges(self._routers))
         metrics.add(*readings.topic_gauges(topics, sockets), *readings.delivery_gauges(delivery, admission))
         if s3p is not None:
             members = None if groups.membership.alone else groups.membership
-            self._s3p = S3pServer(settings, engine, members, self._placing, self._access.guard)
+            guard = self._access.guard
+            self._s3p = S3pServer(settings, engine, members, self._placing, guard, self._audit, limits)
             metrics.add(*readings.s3p_gauges(self._s3p))
         if groups.calls is not None:
             routes.call(MEMBERS_PREFIX, partial(_answer, groups.calls), policy.MEMBERS)
@@ -223,6 +241,9 @@ class Node:
         if groups.handover is not None:
             metrics.add(*readings.member_gauges(groups.handover, self._forwarder))
         await groups.serve()
+        if self._audit is not None and self._audit_writer is not None:
+            metrics.add(*audit_gauges(self._audit))
+            self._audit_writer.start()
         await self._directory.start()
         if self._key_sets is not None:
             await self._key_sets.start()
@@ -268,7 +289,7 @@ class Node:
         batches = Batches(engine, directory, settings, placing)
         routes = Routes(settings, streams, buckets, snapshots, batches, elsewhere, self._access)
         if self._directory is not None:
-            of_bucket = BucketCalls(buckets, self._directory, self._access)
+            of_bucket = BucketCalls(buckets, self._directory, SchemaCalls(BucketSchemas(engine)), self._access)
             routes.call(BUCKETS_PREFIX, of_bucket.handle, of_bucket.judge)
             tokens = TokenCalls(self._directory, self._access, engine.clock, settings.stream_name_bytes_max)
             routes.call(TOKENS_PREFIX, tokens.handle, tokens.judge)
@@ -382,6 +403,8 @@ class Node:
         doors = [door for door in (self._http, self._s3p, self._admin) if door is not None]
         for door in doors:
             door.wind_down()
+        if self._audit_writer is not None:
+            await self._audit_writer.flush_in_time()
         await self._groups.leave()
         if self._subscriptions is not None:
             self._subscriptions.close()
@@ -391,6 +414,8 @@ class Node:
             self._queues.close()
         grace_s = self.settings.shutdown_grace_ms / 1000
         await asyncio.gather(*(door.close(grace_s) for door in doors))
+        if self._audit_writer is not None:
+            await self._audit_writer.stop()
         await self._groups.close_doors(grace_s)
         if self._doors is not None:
             self._doors.stop()
@@ -410,6 +435,8 @@ class Node:
             await self._directory.stop()
         if self._key_sets is not None:
             await self._key_sets.stop()
+        if self._quotas is not None:
+            await self._quotas.stop()
         await self._groups.stop()
         if self._bulk_snapshots is not None:
             self._bulk_snapshots.close()

@@ -1,7 +1,7 @@
 """How a row of the table of settings is written down: one function per kind of value, and the panels of the guide.
 
 Owns the panels and their order. Never holds a setting: `config` does, and the parts of it that have a module of their
-own (`web_settings`, `access_settings`).
+own (`web_settings`, `access_settings`, `limit_settings`).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ SECOND_MS, MINUTE_MS, HOUR_MS, DAY_MS = 1_000, 60_000, 3_600_000, 86_400_000
 SERVING, STORAGE, HTTP, S3P = "Serving", "Log and memory", "HTTP connections", "S3P"
 CLUSTER, SECURITY = "Cluster", "Security"
 READING, STREAMS, LOGGING = "Reading and following", "Streams and producers", "Logging"
-TLS, WEB = "TLS", "Proxies and browsers"
-PANELS = (SERVING, SECURITY, TLS, CLUSTER, STORAGE, HTTP, WEB, S3P, READING, STREAMS, LOGGING)
+TLS, WEB, LIMITS = "TLS", "Proxies and browsers", "Limits of clients and buckets"
+PANELS = (SERVING, SECURITY, TLS, LIMITS, CLUSTER, STORAGE, HTTP, WEB, S3P, READING, STREAMS, LOGGING)
 """In the order of the guide. A panel that is not among them comes after those that are."""
 
 

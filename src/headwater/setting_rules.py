@@ -93,6 +93,11 @@ CLUSTER_RULES: tuple[tuple[Callable[[Mapping[str, Any]], bool], str, str], ...] 
         "give cluster_secret_file: a file with 16 bytes or more, the same on all nodes "
         "(`openssl rand -hex 32 > FILE; chmod 600 FILE`)",
     ),
+    (
+        lambda values: values["secrets_key_file"] != AUTO,
+        "the nodes of a cluster share their secrets, encrypted with cluster_secret_file",
+        "leave out secrets_key_file",
+    ),
 )
 """What a cluster rules out: whether it is so, why that cannot be, what to change."""
 

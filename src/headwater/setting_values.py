@@ -83,6 +83,15 @@ class Setting:
         return str(value)
 
 
+REDACTED = "[redacted]"
+_CREDENTIALS = re.compile(r"((?<=://)|(?<=,))[^/@,]*(?=@)")
+
+
+def without_credentials(value: str) -> str:
+    """A setting's text without the user and password in its URL, or in each of several."""
+    return _CREDENTIALS.sub(REDACTED, value)
+
+
 class Wrong(Exception):
     """Why a value is refused, and what to write instead."""
 
@@ -166,12 +175,13 @@ def _text(setting: Setting, text: str) -> str:
         return ",".join(str(network) for network in networks(text))
     if setting.kind == "log" and text != "off" and not _LOGS.fullmatch(text):
         example = "nats://10.0.0.1:4222,10.0.0.2:4222,10.0.0.3:4222 or s3://bucket/prefix"
-        raise Wrong(f"{text!r} is no place for a cluster's logs", f"write off, or an address such as {example}")
+        shown = without_credentials(text)
+        raise Wrong(f"{shown!r} is no place for a cluster's logs", f"write off, or an address such as {example}")
     if setting.kind == "base" and text not in ("auto", "forwarded"):
         text = text.rstrip("/")
         if not _BASE.fullmatch(text):
             example = "write auto, forwarded, or a URL such as https://streams.example.com"
-            raise Wrong(f"{text!r} is not where a server can be reached", example)
+            raise Wrong(f"{without_credentials(text)!r} is not where a server can be reached", example)
     return text
 
 
@@ -181,7 +191,10 @@ def _origins(text: str) -> str:
         if origin == "*" and len(origins) > 1:
             raise Wrong("* is every origin, and others are named beside it", "write * alone, or the origins alone")
         if origin != "*" and not _ORIGIN.fullmatch(origin):
-            raise Wrong(f"{origin!r} is not a web origin", "write * or an origin such as https://app.example.com")
+            raise Wrong(
+                f"{origin!r} is not a web origin",
+                "write * or an origin such as https://app.example.com",
+            )
     return ",".join(origins)
 
 

@@ -17,5 +17,5 @@ class CannotStart(Exception):
 
 
 def refused(error: Exception) -> int:
-    print(log_lines.escaped(f"error: {error}"), file=sys.stderr)
+    print(log_lines.told(f"error: {error}"), file=sys.stderr)
     return EXIT_FAILED

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from headwater.limit_settings import LimitSettings
 from headwater.setting_rows import MINUTE_MS, SECOND_MS, SERVING, TLS, WEB, choice, row, text, whole
 from headwater.setting_values import AUTO, OFF, parse_listen
 
@@ -19,7 +20,7 @@ OPTIONAL, REQUIRED = "optional", "required"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WebSettings:
+class WebSettings(LimitSettings):
     tls_certificate: str = text(
         TLS, OFF, "off, or a PEM file", "Certificate chain that HTTP and S3P are served with; off is no TLS."
     )

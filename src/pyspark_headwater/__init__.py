@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 class DefaultSource(DataSource):
     """Streams of a Headwater node as rows."""
 
+    _inferred = False
+    """Whether the columns come from a sample. Spark pickles the object after it asked for them."""
+
     # Imported where they are used: Spark imports this package for every session, also those that do not use it.
 
     @classmethod
@@ -30,7 +33,13 @@ class DefaultSource(DataSource):
         from headwater.spark.options import parse
         from headwater.spark.rows import schema_of
 
-        return schema_of(parse(self.options).with_headers)
+        options = parse(self.options)
+        if options.parse_mode is None:
+            return schema_of(options.with_headers)
+        from headwater.spark.typed_columns import typed_schema
+
+        schema, self._inferred = typed_schema(options)
+        return schema
 
     def reader(self, schema: StructType) -> Reader:
         from headwater.spark.source import Reader
@@ -40,6 +49,10 @@ class DefaultSource(DataSource):
     def streamReader(self, schema: StructType) -> StreamReader:
         from headwater.spark.stream_source import StreamReader
 
+        if self._inferred:
+            from headwater.spark.typed_columns import NOT_INFERRED, BadOptions
+
+            raise BadOptions(NOT_INFERRED)
         return StreamReader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:

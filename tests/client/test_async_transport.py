@@ -27,7 +27,7 @@ def test_any_event_loop_carries_plans_out(
             for number in range(5):
                 await topic.write(number)
             await queue.ensure()
-            await queue.put_many("abc")
+            await queue.put_many(list("abc"))
 
             @queue.worker(max_jobs=3)
             async def collect(job: Any) -> None:

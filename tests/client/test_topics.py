@@ -113,6 +113,15 @@ def test_many_records_are_written_in_order_with_labels_of_their_own(hw: Any, nam
     assert topic.write_many([]).seqs == []
 
 
+@pytest.mark.parametrize("one", ["text", b"bytes", {"id": 1}])
+def test_one_record_is_not_taken_for_a_list_of_them(hw: Any, name: str, one: Any) -> None:
+    topic = hw.topic(name)
+    topic.create()
+    with pytest.raises(TypeError, match="a list of records"):
+        topic.write_many(one)
+    assert topic.config().state.head_seq == 0
+
+
 def test_requests_are_bounded_by_records_and_by_bytes() -> None:
     by_count = list(batches(map(Draft, range(BATCH_RECORDS_MAX + 1))))
     assert list(map(len, by_count)) == [BATCH_RECORDS_MAX, 1]

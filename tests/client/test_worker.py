@@ -122,6 +122,8 @@ def test_no_more_jobs_are_claimed_than_can_run() -> None:
     assert worked(source, counted, concurrency=3) == 4
     assert most <= 3
     assert all(1 <= count <= 3 for count in source.asked)
+    many = Source()
+    assert worked(many, nothing, concurrency=5_000) == 0 and many.asked == [1_000]
 
 
 def test_what_the_function_raises_decides_how_the_job_is_given_back(caplog: pytest.LogCaptureFixture) -> None:
@@ -356,6 +358,29 @@ def test_calling_a_worker_calls_its_function() -> None:
         Worker(lambda job: job, lambda: None, concurrency=0, lease=1, max_jobs=None, node=None)  # type: ignore[arg-type,return-value]
 
 
+def test_a_function_with_a_yield_is_refused_because_nothing_of_it_would_run() -> None:
+    async def pages(job: Any) -> AsyncIterator[Any]:
+        yield job
+
+    for function in (pages, lambda job: (yield job)):
+        with pytest.raises(TypeError, match="yield"):
+            worked(Source(), function)
+
+
+def test_a_job_whose_function_returns_work_that_is_not_done_is_given_back() -> None:
+    for function in (lambda job: nothing(job), lambda job: (page for page in job.facts.data)):
+        source = Source(deque([["a"]]))
+        assert worked(source, function) == 1
+        (done,) = source.done
+        assert done[:3] == ("nack", 1, None) and "not yet run" in done[3]
+
+
+def test_a_plain_function_that_raises_stop_iteration_ends_its_job() -> None:
+    source = Source(deque([["a"], ["b"]]))
+    assert worked(source, lambda job: next(iter(())), concurrency=1) == 2
+    assert source.done == [("nack", seq, None, "RuntimeError: StopIteration") for seq in (1, 2)]
+
+
 # --- a whole queue --------------------------------------------------------------------------------------------
 
 
@@ -376,6 +401,18 @@ def test_a_queue_is_worked_until_it_is_empty(hw: Any, name: str) -> None:
         stats = beside.queue(name).stats()
     assert sorted(done) == list(range(20))
     assert (stats.ready, stats.leased) == (0, 0)
+
+
+def test_a_worker_needs_no_options(topics_url: str, name: str) -> None:
+    with Headwater(topics_url) as hw:
+        queue = hw.queue(name)
+        queue.create()
+        queue.put("job")
+
+        @queue.worker
+        def ignore(job: Any) -> None: ...
+
+        assert ignore.run(until_empty=True) == 1
 
 
 def test_a_function_of_either_kind_gets_a_job_it_can_use(topics_url: str, name: str) -> None:

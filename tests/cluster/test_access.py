@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,6 +89,27 @@ def test_a_key_is_good_on_every_node_and_on_none_when_it_is_revoked(nodes: list[
     for node in nodes:
         for number in range(2 * GROUPS):
             until(lambda: node.ask(made["token"], "HEAD", f"/v1/stream/shop/{number}").status == 401)  # noqa: B023
+
+
+def test_the_audit_log_tells_of_every_node_and_goes_on_where_its_owner_changes(nodes: list[Guarded]) -> None:
+    def told(node: Guarded) -> list[dict[str, Any]]:
+        answer = node.ask(node.admin, "GET", "/v1/stream/_headwater/audit?offset=-1")
+        return list(json.loads(answer.body)) if answer.status == 200 else []
+
+    for number, node in enumerate(nodes):
+        node.ask("hw_forged", "GET", f"/v1/stream/shop/{number}", headers={"X-Request-Id": f"forged-{number}"})
+    wanted = {f"forged-{number}" for number in range(len(nodes))}
+    for node in nodes:
+        until(lambda: wanted <= {one["request_id"] for one in told(node)})  # noqa: B023
+    cluster = nodes[0].call("GET", "/__headwater/cluster")
+    for group in range(GROUPS):
+        owner = next(one["owner"] for one in cluster["groups"] if one["group"] == group)
+        nodes[0].call("POST", "/__headwater/cluster/move", {"group": group, "node": (owner + 1) % len(nodes)})
+    nodes[1].ask("hw_forged", "GET", "/v1/stream/shop/1", headers={"X-Request-Id": "forged-later"})
+    until(lambda: "forged-later" in {one["request_id"] for one in told(nodes[2])})
+    moves = [one for one in told(nodes[0]) if one["action"] == "cluster.move"]
+    assert len(moves) == GROUPS and all('"group"' in one["what"] for one in moves)
+    assert len({one["node"] for one in told(nodes[0])}) == len(nodes)
 
 
 def test_keys_go_on_when_the_owner_of_the_directory_dies(nodes: list[Guarded]) -> None:

@@ -23,6 +23,7 @@ from headwater.engine.reads_by_id import ReadsById
 from headwater.engine.record_reads import RecordReads
 from headwater.engine.recovery import recover
 from headwater.engine.router_definitions import RouterDefinitions
+from headwater.engine.schema_records import SchemaRecords
 from headwater.engine.topic_deletes import TopicDeletes
 from headwater.histogram import Histogram
 from headwater.log.null import NullLog
@@ -194,6 +195,7 @@ def owned_on(group: Group, lake: Lake | None = None) -> Any:
     placements = group.domains[Placements.name] = Placements(group.catalog)
     group.domains[RouterDefinitions.name] = RouterDefinitions()
     group.domains[AccessRecords.name] = AccessRecords()
+    group.domains[SchemaRecords.name] = SchemaRecords()
     group.domains[QueueLeases.name] = QueueLeases()
     return SimpleNamespace(
         group=group,

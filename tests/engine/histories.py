@@ -349,6 +349,7 @@ def state(node: Node) -> dict[str, Any]:
 def stream_state(stream: LoadedStream) -> dict[str, Any]:
     row = stream.row()
     fields = {name: getattr(row, name) for name in row.__struct_fields__}
+    del fields["counted"]  # what the last checkpoint counted
     if stream.ttl_ms is not None:
         # Reads are logged coarsely: a restart may find a window that began a little earlier.
         del fields["touched_ms"], fields["position"]

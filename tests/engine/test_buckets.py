@@ -12,6 +12,7 @@ from headwater.engine.buckets import Buckets
 from headwater.engine.engine import Engine
 from headwater.engine.placements import Placements
 from headwater.engine.questions import LocalQuestions
+from headwater.engine.schema_records import SchemaRecords
 from headwater.errors import BucketExists, BucketNotEmpty, BucketNotFound, Overloaded
 from headwater.model.commands import Create, Delete, DeleteBucket
 from tests.engine import Bench, Inbox
@@ -23,6 +24,7 @@ class Owned:
     def __init__(self, bench: Bench) -> None:
         self.group = bench.group
         self.placements = Placements(bench.group.catalog)
+        bench.group.domains[SchemaRecords.name] = SchemaRecords()
 
 
 class Held(LocalQuestions):

@@ -57,7 +57,7 @@ def test_what_is_older_than_a_version_leaves_the_log_when_asked_and_the_table_st
     table, sleeper = LakeTable(lasting_store, checkpoint_every_count=4), LakeTable(lasting_store)
     expected = commit_many(table, 6)
     table.commit([], ["data/0/f2.parquet"], NOW_MS)
-    version = table.newest()
+    version = table.version
     late = commit_many(table, 2, "late")
     table.cut_log(version)
     names = [name for name in log_names(lasting_store) if name[0].isdigit()]

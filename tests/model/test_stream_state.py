@@ -51,6 +51,7 @@ FULL: dict[str, Any] = {
     "evict_floor": 135,
     "deleted_seq": 140,
     "deleted_offset": 141,
+    "counted": 142,
 }
 """A value for each field that no other field has, and that is not its default."""
 
@@ -77,5 +78,5 @@ def test_a_row_is_the_same_after_it_was_kept() -> None:
 
 
 def test_a_bucket_takes_every_field_of_its_row_and_gives_it_back() -> None:
-    row = BucketRow("b", 1, True, 2, 3)
+    row = BucketRow("b", 1, True, 2, 3, 4)
     assert Bucket(row).row() == row and set(Bucket.__slots__) == set(BucketRow.__struct_fields__)

@@ -12,10 +12,11 @@ import pytest
 from headwater.errors import CredentialRefused
 from headwater.security.guard import Copy, Guard
 from headwater.security.jwks import BYTES_MAX, KeySets
-from headwater.security.jwt import JwtTokens
+from headwater.security.jwt import JwtTokens, key_set
 from headwater.subscriptions.webhooks import DeliveryFailed, Reply, WebhookClient
 from tests.security.test_guard import runs
 from tests.security.test_jwt import ED, NOW_MS, RSA, published, signed
+from tests.subscriptions.test_client import Receiver, Wiring
 from tests.support.clock import SimClock
 
 URL = "https://id.example/keys"
@@ -158,3 +159,53 @@ def test_no_address_of_this_network_is_asked_for_keys(url: str) -> None:
 
     assert "not allowed" in str(asyncio.run(look()))
     assert connected == []
+
+
+ANSWERS = {
+    "a redirect inside": [b"HTTP/1.1 302 Found\r\nLocation: http://169.254.169.254/\r\nContent-Length: 0\r\n\r\n"],
+    "a redirect that keeps the method": [
+        b"HTTP/1.1 307 Temporary\r\nLocation: https://127.0.0.1/\r\nContent-Length: 0\r\n\r\n"
+    ],
+    "a page": [b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>"],
+    "no set": [b'HTTP/1.1 200 OK\r\nContent-Length: 11\r\n\r\n{"keys": []}'],
+    "too much": [b"HTTP/1.1 200 OK\r\nContent-Length: 99999999\r\n\r\n", b" " * (4 * BYTES_MAX)],
+    "a private key of another kind": [
+        b'HTTP/1.1 200 OK\r\nContent-Length: 45\r\n\r\n{"keys": [{"kty": "oct", "k": "c2VjcmV0Cg=="}]}'
+    ],
+}
+
+
+@pytest.mark.parametrize("kind", sorted(ANSWERS))
+def test_an_answer_that_is_no_set_of_keys_is_followed_nowhere_and_changes_nothing(kind: str) -> None:
+    async def look() -> None:
+        async with Receiver(*ANSWERS[kind]) as receiver, Receiver(b"") as inside:
+            wiring = Wiring(receiver, ["93.184.216.34"])
+            parts = Parts(URL, wiring.client())
+            parts.tokens.learn(key_set(published(RSA)))
+            await parts.sets._look()
+            assert parts.sets.failure is not None
+            assert parts.name(signed(RSA, "RS256")) == "ada"
+            assert wiring.connected == ["93.184.216.34"] and inside.requests == []
+
+    asyncio.run(asyncio.wait_for(look(), 60))
+
+
+@pytest.mark.parametrize(
+    "addresses",
+    [["127.0.0.1"], ["93.184.216.34", "10.0.0.7"], ["::ffff:169.254.169.254"], ["64:ff9b::a00:1"], ["fe80::1"]],
+)
+def test_a_name_that_turns_inside_after_it_was_good_is_not_asked_again(addresses: list[str]) -> None:
+    async def look() -> None:
+        body = json.dumps(published(RSA)).encode()
+        answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+        async with Receiver(answer) as receiver:
+            wiring = Wiring(receiver, ["93.184.216.34"], addresses)
+            parts = Parts(URL, wiring.client())
+            await parts.sets._look()
+            assert parts.sets.failure is None
+            await parts.sets._look()
+            assert "not allowed" in str(parts.sets.failure)
+            assert wiring.connected == ["93.184.216.34"] and len(receiver.requests) == 1
+            assert parts.name(signed(RSA, "RS256")) == "ada"
+
+    asyncio.run(asyncio.wait_for(look(), 60))

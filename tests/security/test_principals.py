@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from headwater.security.principals import (
     ADMIN_SCOPE,
+    AUDIT_KEY,
     KEY,
     Action,
     BadScope,
@@ -100,3 +101,20 @@ def test_a_bucket_is_no_prefix_of_another_and_case_counts() -> None:
     principal = Principal(KEY, "p", parse_scopes(["read:orders", "read:eu/Inv*"]))
     assert principal.may(Action.READ, "orders/7") and not principal.may(Action.READ, "orders2/7")
     assert principal.may(Action.READ, "eu/Invoices") and not principal.may(Action.READ, "eu/invoices")
+
+
+def test_the_audit_log_is_read_by_whoever_may_and_changed_by_an_admin_alone() -> None:
+    everything = Principal("key", "all", parse_scopes(["read,append,create,manage:*"]))
+    ours = Principal("key", "ours", parse_scopes(["read,append,create,manage:_headwater", "manage:_headwater/audit"]))
+    for principal in (everything, ours):
+        assert principal.may(Action.READ, AUDIT_KEY) and principal.may_all(Action.READ, "_headwater/")
+        for action in (Action.APPEND, Action.CREATE, Action.MANAGE, Action.READ | Action.APPEND):
+            assert not principal.may(action, AUDIT_KEY)
+            assert principal.may(action, "_headwater/audits") and principal.may(action, "_headwater/pipeline-runs")
+        for start in ("_headwater/", "_headwater/au", AUDIT_KEY):
+            assert not principal.may_all(Action.MANAGE, start)
+        assert principal.may_all(Action.MANAGE, "_headwater/audit/")
+    assert everything.may_all(Action.APPEND, "") and everything.may_all(Action.MANAGE, "shop/")
+    admin = Principal("key", "admin", parse_scopes(["admin"]))
+    assert admin.may(Action.MANAGE, AUDIT_KEY) and admin.may_all(Action.MANAGE, "_headwater/")
+    assert not Principal("key", "few", parse_scopes(["read:shop"])).may(Action.READ, AUDIT_KEY)

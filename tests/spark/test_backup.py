@@ -16,10 +16,14 @@ import pytest
 
 from headwater.lake.store import MemoryStore
 from headwater.spark import backup_store
+from headwater.spark.backup_keeping import Keep
+from headwater.spark.backup_locks import ALONE, SHARED, locked
 from headwater.spark.job_runs import JobRefused
 from headwater.spark.jobs import backup as backup_job
 from headwater.spark.jobs.backup import backup
+from headwater.spark.jobs.check_backups import check_backups
 from headwater.spark.jobs.restore import listed, restore
+from headwater.spark.lake_place import Place
 from headwater.spark.node import Node as NodeCalls
 from tests.doors.http.extensions.surface import TEXT, Stream, make_bucket, make_stream, token
 from tests.spark.conftest import QUICK
@@ -262,6 +266,47 @@ def test_a_second_backup_copies_only_what_is_new(spark: SparkSession, node: Node
     assert [one["backup"] for one in listed(target)] == [first["backup"], second["backup"], third["backup"]]
     held = {path.name for path in Path(target, "objects").rglob("*") if path.is_file()}
     assert len(held) == 8  # each object once; what the first one needs is still there
+    assert [(one["objects_reused"], one["bytes_reused"] == 0) for one in (first, second, third)] == [
+        *((0, True), (5, False), (5, False)),
+    ]
+    assert all(
+        one["bytes"] == int(str(one["bytes_copied"])) + int(str(one["bytes_reused"])) for one in (first, second, third)
+    )
+
+
+def objects_of(target: str) -> list[Path]:
+    return sorted(path for path in Path(target, "objects").rglob("*") if path.is_file())
+
+
+def test_what_is_kept_of_backups_that_share_objects_is_whole_and_can_be_restored(
+    spark: SparkSession, node: Node, life: Life, target: str, tmp_path: Path
+) -> None:
+    stream = make_stream(node, life.bucket)
+    made = []
+    for number in range(3):
+        stream.append(b"%05d" % number)
+        made.append(backup(spark, calls(node), to=target, keep=Keep(last=2)))
+    names = [str(one["backup"]) for one in made]
+    assert [one["pruned"]["backups_dropped"] for one in made] == [[], [], names[:1]]  # type: ignore[index]
+    assert [one["backup"] for one in listed(target)] == names[1:]
+    looked = check_backups(spark, source=target)
+    assert (looked["outcome"], looked["backups"], looked["objects"]) == ("done", 2, len(objects_of(target)) + 4)
+    restored = restore(spark, source=target, data=tmp_path / "restored", backup=names[1])
+    assert restored["records"] == made[1]["records"]
+    shared = next(path for path in objects_of(target) if path.suffix == ".parquet")
+    shared.write_bytes(shared.read_bytes()[::-1])
+    damaged: Any = check_backups(spark, source=target)
+    assert (damaged["outcome"], damaged["backups_damaged"]) == ("findings", 2)
+    assert {finding["backup"] for finding in damaged["findings"]} == set(names[1:])
+    assert all(shared.name in finding["what"] for finding in damaged["findings"])
+    with locked(Place(target).store(), SHARED):  # another backup is under way
+        again = backup(spark, calls(node), to=target, keep=Keep(last=1))
+    assert again["outcome"] == "findings" and "a backup is being made" in str(again["prune_refused"])
+    assert len(listed(target)) == 3
+    with locked(Place(target).store(), ALONE), pytest.raises(JobRefused, match="backups are being deleted"):
+        backup(spark, calls(node), to=target)
+    with pytest.raises(JobRefused, match="there is no backup 7"):
+        check_backups(spark, source=target, backup="7")
 
 
 def test_backups_of_one_second_are_in_order_and_older_names_are_known() -> None:

@@ -109,6 +109,56 @@ def test_the_lake_is_kept_and_backed_up(server: str, node: Node, tmp_path: Path)
     assert told["outcome"] == "done"
 
 
+def test_settings_go_to_the_session_and_those_of_the_server_are_refused(
+    server: str, node: Node, tmp_path: Path
+) -> None:
+    told, _ = job(tmp_path, node, server, "usage", "--dry-run", "--conf", "spark.sql.shuffle.partitions=3")
+    assert told["dry_run"] is True and "files" in told
+    _, said = job(tmp_path, node, server, "usage", "--conf", "spark.executor.memory=4g", status=1)
+    assert "takes spark.executor.memory only when it starts: set it there" in said and "Traceback" not in said
+
+
 def test_an_address_where_no_server_is_is_told_at_once(node: Node, tmp_path: Path) -> None:
     _, said = job(tmp_path, node, "sc://127.0.0.1:1", "usage", status=1)
     assert "no Spark Connect server answers at sc://127.0.0.1:1" in said and "Traceback" not in said
+
+
+def test_a_program_of_ones_own_reads_and_keeps_states(server: str, tmp_path: Path) -> None:
+    with Node.started(tmp_path / "node", flags=QUICK) as node:
+        json_type = {"Content-Type": "application/json"}
+        for name in ("a", "b"):
+            assert node.request("PUT", f"/v1/stream/runs/{name}", json_type, b"[1, 2, 3]").status == 201
+        assert node.request("POST", "/__headwater/flush").status == 200
+        group = node.request("GET", "/__headwater/groups").json()["groups"][0]
+        for name in ("a", "b"):
+            assert node.request("POST", f"/v1/stream/runs/{name}", json_type, b"[4]").status == 204
+        at = str(group["position"])
+        every = [[name, seq] for name in ("a", "b") for seq in range(4)]
+        settled = [one for one in every if one[1] < 3]
+        reads: dict[str, tuple[dict[str, str], list[list[Any]]]] = {
+            "from": ({"startingOffsets": json.dumps({"0": int(at)})}, [one for one in every if one[1] == 3]),
+            "of streams": ({"startingOffsets": '{"runs/a": "latest"}'}, [one for one in every if one[0] == "b"]),
+            "as of": ({"asOfPosition": at}, settled),
+            "labels": ({"bucket": "runs", "includeHeaders": "true"}, every),
+        }
+        given = {
+            "server": server,
+            "url": node.url,
+            "folder": str(tmp_path),
+            "reads": {name: options for name, (options, _) in reads.items()},
+        }
+        program = Path(__file__).with_name("connect_driver.py")
+        done = subprocess.run(
+            [sys.executable, str(program), json.dumps(given)], capture_output=True, text=True, timeout=500
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        told = json.loads(done.stdout.splitlines()[-1])
+        expected = {name: rows for name, (_, rows) in reads.items()}
+        expected |= {"read_lake": expected["of streams"], "where": [one for one in every if one[1] >= 2]}
+        assert told["reads"] == expected
+        # A function for batches runs in a process of its own there, and its tasks are not told whose batch it is.
+        assert set(told["errors"]) == {"unnamed"} and "start_stream takes a producer_id" in told["errors"]["unnamed"]
+        for bucket in ("complete", "update"):
+            for name in ("a", "b"):
+                found = node.request("GET", f"/{bucket}/{name}/snapshot")
+                assert node.request("GET", found.header("location") or "").json() == {"count": 4}

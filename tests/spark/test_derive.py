@@ -133,7 +133,10 @@ def test_an_inferred_schema_stays_and_a_declared_one_may_add_columns_but_not_cha
     assert (second["rows"], second["quarantined"], second["schema_inferred"]) == (1, 1, True)
     assert rows(place, "run", "tokens", "day_") == [("a", 1, "monday"), ("b", 2, None)]
 
-    for wrong, complaint in (("tokens STRING", "tokens is int64, not string"), ("nonsense", "cannot be read")):
+    for wrong, complaint in (
+        ("tokens STRING", "tokens is bigint in the table and string in the schema"),
+        ("nonsense", "cannot be read"),
+    ):
         with pytest.raises(JobRefused, match=complaint):
             run(schema=wrong)
     append(node, "runs/a", {"run": "d", "cost": 1.5})
@@ -205,3 +208,72 @@ def _place(path: Path) -> Any:
     from headwater.spark.lake_place import Place
 
     return Place(str(path))
+
+
+def put_schema(node: Node, bucket: str, **kinds: Any) -> None:
+    document = {"type": "object", "properties": {name: {"type": kind} for name, kind in kinds.items()}}
+    node.request("PUT", f"/{bucket}")
+    path = f"/__headwater/buckets/{bucket}/schema"
+    assert node.request("PUT", path, JSON, json.dumps(document).encode()).status == 200
+
+
+def test_a_table_goes_by_the_schema_of_its_bucket_and_gets_the_columns_that_are_added_there(
+    spark: SparkSession, node: Node, tmp_path: Path
+) -> None:
+    place = tmp_path / "events"
+
+    def run(**more: Any) -> dict[str, Any]:
+        return derive(spark, Calls(node.url), target=str(place), source={"bucket": "said"}, **more)
+
+    put_schema(node, "said", id="integer")
+    append(node, "said/a", {"id": 1, "cost": 0.5})
+    first = run()
+    assert (first["schema"], first["schema_from"], first["schema_version"]) == ("id bigint", "bucket", 1)
+
+    put_schema(node, "said", id="integer", cost="number")
+    append(node, "said/a", {"id": 2, "cost": 1.5})
+    second = run()
+    assert (second["schema_version"], second["columns_added"]) == (2, ["cost"])
+    assert rows(place, "id", "cost") == [(1, None), (2, 1.5)]
+
+    put_schema(node, "said", id="string", cost="number")
+    append(node, "said/a", {"id": 3})
+    with pytest.raises(
+        JobRefused, match=r"column id is bigint in the table and string in the schema of bucket said \(v"
+    ):
+        run()
+    assert run(schema="id BIGINT")["rows"] == 1
+    assert run()["schema_from"] == "declared", "what a table was declared with stays"
+
+
+def test_a_table_gets_what_is_new_in_its_records_when_asked_and_says_why_not(
+    spark: SparkSession, node: Node, tmp_path: Path
+) -> None:
+    place = tmp_path / "events"
+
+    def run(**more: Any) -> dict[str, Any]:
+        return derive(spark, Calls(node.url), target=str(place), source={"bucket": "runs"}, **more)
+
+    with pytest.raises(JobRefused, match="is to be inferred"):
+        run(infer=True, schema="id BIGINT")
+    append(node, "runs/a", {"id": 1})
+    first = run(infer=True)
+    assert (first["schema"], first["json_schema"]["properties"]) == ("id bigint", {"id": {"type": "integer"}})
+    append(node, "runs/a", {"id": 2, "cost": 0.5})
+    assert run()["schema"] == "id bigint"
+    assert node.request("POST", "/__headwater/flush").status == 200
+    append(node, "runs/a", {"id": 3, "cost": 1})
+    evolved = run(infer=True)
+    assert (evolved["schema"], evolved["columns_added"]) == ("id bigint, cost double", ["cost"])
+    assert rows(place, "id", "cost") == [(1, None), (2, None), (3, 1.0)]
+    moments = sorted(pl.read_delta(str(place))["appended_at"], reverse=True)
+    table = DerivedTable(_place(place))
+    assert [table.newest_since("appended_at", count) for count in (1, 2, 3, 4)] == [*moments, None]
+
+    append(node, "runs/a", {"id": 4.5})
+    told = "column id is bigint in the table and double in the records: record 3 of stream runs/a has id 4.5"
+    with pytest.raises(JobRefused, match=told):
+        run(infer=True)
+    assert run()["quarantined"] == 1
+    anew = run(infer=True, overwrite=True)
+    assert (anew["schema"], anew["rows"]) == ("cost double, id double", 4)

@@ -182,7 +182,7 @@ def test_a_position_that_is_given_with_its_log_is_held_against_it(node: Node) ->
     assert payloads(Query(node, startingOffsets=given).run()) == named(5, "new")
     put_back(node, None)
     write(node, 40, "other")
-    with pytest.raises(DataLoss, match="startingOffsets or endingOffsets names a position of that log"):
+    with pytest.raises(DataLoss, match="startingOffsets, endingOffsets or asOfPosition names a position of that log"):
         Query(node, startingOffsets=given).run()
 
 

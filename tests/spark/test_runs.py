@@ -8,7 +8,20 @@ from typing import Any
 import pytest
 
 from headwater.spark.job_runs import FINDINGS, JobRefused, last_runs, recorded
-from headwater.spark.jobs import backfill, backup, compact, derive, erase, fold, restore, route, usage, verify
+from headwater.spark.jobs import (
+    backfill,
+    backup,
+    check_backups,
+    compact,
+    derive,
+    erase,
+    fold,
+    prune,
+    restore,
+    route,
+    usage,
+    verify,
+)
 from headwater.spark.lake_place import Place
 from headwater.spark.node import Node as Calls
 from headwater.spark.quarantine import Allowed
@@ -82,7 +95,7 @@ def test_every_job_is_one_that_is_recorded() -> None:
 
     jobs = [
         *(backfill.backfill, backup.backup, compact.compact, derive.derive, erase.erase, erase.erase_stream, fold.fold),
-        *(restore.restore, route.route, usage.usage, verify.verify, _run),
+        *(check_backups.check_backups, prune.prune, restore.restore, route.route, usage.usage, verify.verify, _run),
     ]
     assert all(hasattr(one, "__wrapped__") for one in jobs)
 

@@ -3,7 +3,9 @@ while others write and settle, and after everything moved. Data is small; nothin
 
 from __future__ import annotations
 
+import json
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,7 +25,9 @@ from tests.spark.reads import (
     rows_of,
     snapshot,
 )
+from tests.support.guarded import guarded
 from tests.support.node import Node
+from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -296,3 +300,19 @@ def test_a_node_that_keeps_nothing_is_read_too(spark: SparkSession, tmp_path: An
     with Node.started(tmp_path, memory=True) as node, node.connect() as connection:
         fill(connection, KEYS, 5)
         assert_shown(node, FULL_KEYS, rows_of(load(spark, node)))
+
+
+def test_the_audit_log_is_read_like_any_stream(spark: SparkSession, tmp_path: Path) -> None:
+    with guarded(tmp_path, memory=False) as node:
+        reader, narrow = node.key("read:*"), node.key("read:_headwater/audit")
+        http = "/v1/stream/_headwater/audit?offset=-1"
+        until(lambda: node.ask(narrow, "GET", http).body.count(b'"key.make"') == 3)
+        node.call("POST", "/__headwater/flush")
+        node.call("PUT", "/later")
+        until(lambda: b'"later"' in node.ask(narrow, "GET", http).body)
+        load = spark.read.format("headwater").option("url", node.node.url).option("subscribe", "_headwater/audit")
+        rows = load.option("token", reader).load().orderBy("seq").collect()
+        told = [json.loads(bytes(row["payload"])) for row in rows]
+        assert told == json.loads(node.ask(narrow, "GET", http).body)[: len(told)]
+        assert [one["action"] for one in told][:3] == ["key.make"] * 3
+        assert {"flush", "bucket.make"} <= {one["action"] for one in told}

@@ -79,7 +79,7 @@ def test_a_row_comes_through_when_every_condition_is_true(told: list[str], drawn
     assert found.mask(table).to_pylist() == expected
 
     def bounds(name: str) -> tuple[Any, Any] | None:
-        values = [row[name] for row in listed]
+        values = [row[name] for row in listed if row[name] is not None]
         return (min(values), max(values)) if values else None
 
     assert not (any(expected) and found.rules_out(bounds))

@@ -85,6 +85,23 @@ def test_a_kill_while_a_job_is_moved_neither_loses_nor_doubles_it(at: int, durab
     play(body, 2)
 
 
+def test_there_is_no_trouble_once_the_jobs_that_had_it_are_deleted() -> None:
+    async def body(world: World) -> None:
+        await world.make(max_deliveries=1, dead_letter=world.dead)
+        await world.put(b"a")
+        (job,) = await world.take()
+        await world.kill(1)
+        await world.nack(job)
+        await world.clock.advance(40_000)
+        assert world.queue.trouble is not None
+        await world.delete(1)
+        world.queue.state.gone([(1, 2)])  # as a purge does
+        await world.clock.advance(60_000)
+        assert world.queue.trouble is None
+
+    play(body, 2)
+
+
 def test_a_dead_letter_topic_that_refuses_is_tried_again() -> None:
     async def body(world: World) -> None:
         await world.make(max_deliveries=1, dead_letter=world.dead)

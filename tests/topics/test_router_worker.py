@@ -315,6 +315,24 @@ def test_a_dest_that_is_made_again_gets_everything_that_the_source_has() -> None
     play(body)
 
 
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_dest_that_is_deleted_gets_all_again_though_the_source_gets_nothing(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(router_worker, "LOOK_MS", 20)
+
+    async def body(world: World) -> None:
+        await world.make()
+        await world.append(b"a", b"b")
+        await world.put()
+        await world.until_copied(b"a", b"b")
+        await world.until_idle()
+        await world.delete(world.dest)
+        await world.until_copied(b"a", b"b")
+
+    play(body, count)
+
+
 def test_a_router_that_is_defined_again_goes_on_where_the_last_one_was() -> None:
     async def body(world: World) -> None:
         await world.make()

@@ -63,6 +63,23 @@ def info(data: Data = None, url: Url = None, config_file: ConfigFile = None, as_
 
 
 @app.command()
+def stats(data: Data = None, config_file: ConfigFile = None, as_json: AsJson = False) -> None:
+    """Show what the table tells of its files: sizes, columns, buckets and times. May run beside the node."""
+    with _telling():
+        from headwater.lake.table_statistics import summed_up
+
+        facts = summed_up(_store(_settings(data, config_file)))
+        if as_json:
+            typer.echo(json.dumps(facts))
+            return
+        tables = [facts.pop(name, []) for name in ("columns", "buckets")]
+        _show(("", ""), [(name.replace("_", " "), _cell(name, value)) for name, value in facts.items()])
+        for rows in tables:
+            if rows:
+                _show(list(rows[0]), [[_cell(name, value) for name, value in row.items()] for row in rows])
+
+
+@app.command()
 def verify(
     data: Data = None,
     config_file: ConfigFile = None,

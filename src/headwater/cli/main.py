@@ -11,11 +11,12 @@ from typing import Annotated, Any
 import typer
 
 from headwater import __version__, config
-from headwater.cli import cluster, ctl, lake, pipeline, queue, s3p, stream, token, topic
+from headwater.cli import bucket, cluster, ctl, lake, pipeline, queue, s3p, stream, token, topic
 from headwater.cli.doctor import doctor
 from headwater.cli.serve import EPILOG, serve, settings_or_exit, with_settings
 from headwater.cli.top import top
 from headwater.setting_rules import CLUSTER_RULES, MEMORY_RULE, RELATIONS
+from headwater.setting_values import without_credentials
 from headwater.web_settings import RULES
 
 app = typer.Typer(
@@ -28,6 +29,7 @@ config_app = typer.Typer(help="See the settings in force, or what all of them me
 
 app.command(epilog=EPILOG)(with_settings(serve))
 app.add_typer(stream.app, name="stream")
+app.add_typer(bucket.app, name="bucket")
 app.add_typer(topic.app, name="topic")
 app.add_typer(queue.app, name="queue")
 app.command("s3p")(s3p.shell)
@@ -81,7 +83,9 @@ def _token(text: str) -> str:
 @config_app.command("show", epilog=EPILOG)
 @with_settings
 def config_show(**flags: Any) -> None:
-    """Print every setting in force and where it came from, as a TOML file that gives the same settings."""
+    """Print every setting in force and where it came from, as a TOML file that gives the same settings.
+
+    Of an address with a user and a password these are left out, and its line is a comment."""
     for line in toml_lines(settings_or_exit(flags)):
         typer.echo(line)
 
@@ -101,7 +105,10 @@ def toml_lines(resolved: config.Resolved) -> Iterator[str]:
         quoted = shown if isinstance(value, bool) or shown.isdecimal() else _toml_text(shown)
         # A data directory beside `memory = true` would be refused when this is read back.
         unused = "# " if setting.name == "data" and resolved.settings.memory else ""
-        lines.append((f"{unused}{setting.name} = {quoted}", resolved.sources[setting.name]))
+        told = without_credentials(quoted)
+        if told != quoted:
+            unused = "# "  # without its password it is another value
+        lines.append((f"{unused}{setting.name} = {told}", resolved.sources[setting.name]))
     width = max(len(line) for line, _ in lines)
     for line, source in lines:
         yield f"{line:<{width}}  # {source}"

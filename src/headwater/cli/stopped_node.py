@@ -21,6 +21,7 @@ from headwater.engine.placements import Placements
 from headwater.engine.queue_leases import QueueLeases
 from headwater.engine.recovery import begin_incarnation, recover
 from headwater.engine.router_definitions import RouterDefinitions
+from headwater.engine.schema_records import SchemaRecords
 from headwater.log.wal import Wal
 from headwater.model.extents import Extent
 from headwater.model.row import StreamRow
@@ -169,6 +170,7 @@ def _recovered(
     group.domains[ErasureMarks.name] = ErasureMarks()
     group.domains[RouterDefinitions.name] = RouterDefinitions()
     group.domains[AccessRecords.name] = AccessRecords()
+    group.domains[SchemaRecords.name] = SchemaRecords()
     group.domains[QueueLeases.name] = QueueLeases()
     recover(group)
     return group

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from headwater.client.async_connection import AsyncConnection
 from headwater.client.connection import Failed
+from headwater.client.forks import tell_after_fork
 from headwater.client.plans import Give, Plan, Reply, Send, Step, Walk
 from headwater.client.producers import Producer
 from headwater.client.settings import Settings
@@ -22,12 +23,18 @@ IDLE_MAX = 32
 
 
 class AsyncTransport:
-    """For one event loop."""
+    """For one event loop at a time."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._idle: list[AsyncConnection] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """That of the connections that are kept."""
         self._closed = False
+        tell_after_fork(self)
+
+    def forked(self) -> None:
+        self._idle = []
 
     async def run(self, plan: Plan[T], producer: Producer | None = None) -> T:
         """The plan's result. With a producer, while no other write of it is under way. Raises HeadwaterError."""
@@ -69,10 +76,17 @@ class AsyncTransport:
     async def close(self) -> None:
         """Ends the connections that are kept; one that is in use ends with its request."""
         self._closed = True
+        self._meet_loop()
         kept, self._idle = self._idle, []
         for connection in kept:
             connection.close()
         await asyncio.gather(*(connection.ended() for connection in kept))
+
+    def _meet_loop(self) -> None:
+        """Connections of a loop that has ended have ended with it."""
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            self._loop, self._idle = loop, []
 
     async def _act(self, step: Step) -> Reply:
         if isinstance(step, Send):
@@ -83,6 +97,7 @@ class AsyncTransport:
     async def _send(self, request: Send) -> Reply:
         if self._closed:
             raise RuntimeError("the client is closed")
+        self._meet_loop()
         connection = None if request.fresh else self._taken()
         if connection is None:
             connection = AsyncConnection(self._settings.address)

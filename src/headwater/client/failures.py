@@ -104,7 +104,8 @@ class TooLarge(HeadwaterError):
 
 
 class Full(HeadwaterError):
-    """422 `topic_full`: the topic is at its cap and discards nothing; nothing was written."""
+    """422 `topic_full`: the topic is at its cap and discards nothing. 507 `bucket_full`: the bucket holds as much as it
+    may. Nothing was written."""
 
 
 class Throttled(HeadwaterError):
@@ -145,6 +146,7 @@ BY_STATUS: dict[int, type[HeadwaterError]] = {
     502: Unavailable,
     503: Unavailable,
     504: Unavailable,
+    507: Full,
 }
 PASSING = (408, 429, 502, 503, 504)
 

@@ -11,6 +11,8 @@ import secrets
 import threading
 from typing import NamedTuple
 
+from headwater.client.forks import tell_after_fork
+
 PRODUCERS_MAX = 10_000
 """Streams and topics for which one client keeps a producer. Beyond, the one made first is forgotten."""
 
@@ -33,15 +35,35 @@ class Producer:
 
     The writes of a second run with the same id, epoch and seq are recognised and not stored again. So a program that
     writes *other* data after a restart must raise `epoch`; it thereby shuts out what is left of its former run.
+
+    A process that is forked gets a random id of its own. One that was chosen stays: only one process may use it then.
     """
 
     def __init__(self, id: str | None = None, *, epoch: int = 0, seq: int = 0) -> None:
         self.given = id is not None
         """Whether the caller chose the id. The numbers of such a producer are never changed behind his back."""
-        self.id = id if id is not None else f"hw-{secrets.token_hex(8)}"
+        self.id = id if id is not None else _random_id()
         self.epoch, self.seq = epoch, seq
+        self._new_locks()
+        tell_after_fork(self)
+
+    def _new_locks(self) -> None:
         self.lock = threading.Lock()
-        self.async_lock = asyncio.Lock()
+        self._async_lock = asyncio.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def async_lock(self) -> asyncio.Lock:
+        """That of the running loop. Only one loop at a time uses a producer."""
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            self._async_lock, self._loop = asyncio.Lock(), loop
+        return self._async_lock
+
+    def forked(self) -> None:
+        self._new_locks()
+        if not self.given:
+            self.id, self.epoch, self.seq = _random_id(), 0, 0
 
     def stamp(self) -> Stamp:
         return Stamp(self.id, self.epoch, self.seq)
@@ -58,12 +80,20 @@ class Producer:
         self.epoch, self.seq = self.epoch + 1, 0
 
 
+def _random_id() -> str:
+    return f"hw-{secrets.token_hex(8)}"
+
+
 class Producers:
     """The producers of one client, one for each stream and each topic that it writes to."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._known: dict[tuple[str, str], Producer] = {}
+        tell_after_fork(self)
+
+    def forked(self) -> None:
+        self._lock = threading.Lock()
 
     def of(self, door: str, name: str) -> Producer:
         """Always the same for the same door and name, while it is known.

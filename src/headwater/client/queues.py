@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, Literal, Unpack
+from typing import Any, Literal, Unpack, overload
 
 from headwater.client.async_transport import AsyncTransport
 from headwater.client.joined_acks import JoinedAcks
@@ -18,7 +18,7 @@ from headwater.client.queue_plans import QueuePlans, demand
 from headwater.client.retries import NO_RETRIES
 from headwater.client.settings import Settings
 from headwater.client.sync_transport import SyncTransport
-from headwater.client.topic_plans import TopicPlans, draft_of
+from headwater.client.topic_plans import TopicPlans, drafts_of
 from headwater.client.topics import AsyncTopic, Topic
 from headwater.client.values import (
     Acked,
@@ -35,6 +35,8 @@ from headwater.client.values import (
 from headwater.client.worker import Worker
 
 JobState = Literal["ready", "leased", "delayed"]
+Function = Callable[[Any], Any]
+"""What a worker calls with each job."""
 
 
 class _JobView:
@@ -189,7 +191,7 @@ class Queue:
 
     def put_many(self, jobs: Iterable[Any]) -> Written:
         """Puts jobs, many in a request: data, or `Draft(data, key=…, delay=…)`."""
-        return self._transport.run(self._plans.topic.write(map(draft_of, jobs), None, False), self._producer)
+        return self._transport.run(self._plans.topic.write(drafts_of(jobs), None, False), self._producer)
 
     def claim(
         self, max: int = 1, lease: float | timedelta | None = None, *, wait: float = 0.0, node: str | None = None
@@ -221,9 +223,23 @@ class Queue:
         """
         return self._transport.run(self._plans.retry_dead(max), self._producer)
 
+    @overload
+    def worker(self, function: Function) -> Worker: ...
+
+    @overload
     def worker(
         self, *, concurrency: int = 1, lease: float = 30.0, max_jobs: int | None = None, node: str | None = None
-    ) -> Callable[[Callable[[Any], Any]], Worker]:
+    ) -> Callable[[Function], Worker]: ...
+
+    def worker(
+        self,
+        function: Function | None = None,
+        *,
+        concurrency: int = 1,
+        lease: float = 30.0,
+        max_jobs: int | None = None,
+        node: str | None = None,
+    ) -> Worker | Callable[[Function], Worker]:
         """Makes a function the worker of this queue; `.run()` of the result works until it is stopped.
 
         The function has the job as its only argument. It runs `concurrency` times at once, in threads, or on the loop
@@ -236,8 +252,11 @@ class Queue:
                 smtp.send(job.data["to"])
 
             send.run()
+
+        `@q.worker` alone does with the defaults.
         """
-        return _worker_maker(self._settings, self.name, concurrency, lease, max_jobs, node)
+        made = _worker_maker(self._settings, self.name, concurrency, lease, max_jobs, node)
+        return made if function is None else made(function)
 
     @property
     def _producer(self) -> Producer | None:
@@ -280,7 +299,7 @@ class AsyncQueue:
 
     async def put_many(self, jobs: Iterable[Any]) -> Written:
         """As `Queue.put_many`."""
-        return await self._transport.run(self._plans.topic.write(map(draft_of, jobs), None, False), self._producer)
+        return await self._transport.run(self._plans.topic.write(drafts_of(jobs), None, False), self._producer)
 
     async def claim(
         self, max: int = 1, lease: float | timedelta | None = None, *, wait: float = 0.0, node: str | None = None
@@ -309,11 +328,26 @@ class AsyncQueue:
         """As `Queue.retry_dead`."""
         return await self._transport.run(self._plans.retry_dead(max), self._producer)
 
+    @overload
+    def worker(self, function: Function) -> Worker: ...
+
+    @overload
     def worker(
         self, *, concurrency: int = 1, lease: float = 30.0, max_jobs: int | None = None, node: str | None = None
-    ) -> Callable[[Callable[[Any], Any]], Worker]:
+    ) -> Callable[[Function], Worker]: ...
+
+    def worker(
+        self,
+        function: Function | None = None,
+        *,
+        concurrency: int = 1,
+        lease: float = 30.0,
+        max_jobs: int | None = None,
+        node: str | None = None,
+    ) -> Worker | Callable[[Function], Worker]:
         """As `Queue.worker`; `await worker.serve()` works on the loop that runs already."""
-        return _worker_maker(self._settings, self.name, concurrency, lease, max_jobs, node)
+        made = _worker_maker(self._settings, self.name, concurrency, lease, max_jobs, node)
+        return made if function is None else made(function)
 
     @property
     def _producer(self) -> Producer | None:
@@ -361,7 +395,7 @@ class _WorkerSource:
 
 def _worker_maker(
     settings: Settings, name: str, concurrency: int, lease: float, max_jobs: int | None, node: str | None
-) -> Callable[[Callable[[Any], Any]], Worker]:
+) -> Callable[[Function], Worker]:
     @asynccontextmanager
     async def source() -> AsyncIterator[_WorkerSource]:
         opened = _WorkerSource(settings, name, lease)
@@ -370,7 +404,7 @@ def _worker_maker(
         finally:
             await opened.close()
 
-    def made(function: Callable[[Any], Any]) -> Worker:
+    def made(function: Function) -> Worker:
         return Worker(function, source, concurrency=concurrency, lease=lease, max_jobs=max_jobs, node=node)
 
     return made

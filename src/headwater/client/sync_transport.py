@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import TypeVar
 
 from headwater.client.connection import Connection, Failed
+from headwater.client.forks import tell_after_fork
 from headwater.client.plans import Give, Plan, Reply, Send, Step, Walk
 from headwater.client.producers import Producer
 from headwater.client.settings import Settings
@@ -26,6 +27,13 @@ class SyncTransport:
         self._lock = threading.Lock()
         self._idle: list[Connection] = []
         self._closed = False
+        tell_after_fork(self)
+
+    def forked(self) -> None:
+        self._lock = threading.Lock()
+        kept, self._idle = self._idle, []
+        for connection in kept:
+            connection.close()  # Closes this process's end alone: nothing is sent.
 
     def run(self, plan: Plan[T], producer: Producer | None = None) -> T:
         """The plan's result. With a producer, while no other write of it is under way. Raises HeadwaterError."""

@@ -186,6 +186,13 @@ def batches(drafts: Iterable[Draft]) -> Iterator[list[msgspec.Raw]]:
         yield batch
 
 
+def drafts_of(items: Iterable[object]) -> Iterator[Draft]:
+    """Raises TypeError for what has parts but is one record: nobody wants its letters or keys written."""
+    if isinstance(items, str | bytes | bytearray | Mapping):
+        raise TypeError(f"expected a list of records, not one {type(items).__name__}")
+    return map(draft_of, items)
+
+
 def draft_of(item: object) -> Draft:
     return item if isinstance(item, Draft) else Draft(item)
 

@@ -11,7 +11,7 @@ from typing import Any, Unpack
 
 from headwater.client.async_transport import AsyncTransport
 from headwater.client.sync_transport import SyncTransport
-from headwater.client.topic_plans import RouterPlans, TopicPlans, draft_of, matching
+from headwater.client.topic_plans import RouterPlans, TopicPlans, drafts_of, matching
 from headwater.client.values import (
     Deleted,
     Diff,
@@ -106,7 +106,7 @@ class Topic:
 
             topic.write_many([{"id": 1}, Draft({"id": 2}, tag="new")])
         """
-        plan = self._plans.write(map(draft_of, items), node, disable_backpressure)
+        plan = self._plans.write(drafts_of(items), node, disable_backpressure)
         return self._transport.run(plan, self._plans.producer)
 
     def diff(self, from_seq: int = 0, limit: int = 100, *, node: str | None = None, wait: float = 0.0) -> Diff:
@@ -197,7 +197,7 @@ class AsyncTopic:
         self, items: Iterable[Any], *, node: str | None = None, disable_backpressure: bool = False
     ) -> Written:
         """As `Topic.write_many`."""
-        plan = self._plans.write(map(draft_of, items), node, disable_backpressure)
+        plan = self._plans.write(drafts_of(items), node, disable_backpressure)
         return await self._transport.run(plan, self._plans.producer)
 
     async def diff(self, from_seq: int = 0, limit: int = 100, *, node: str | None = None, wait: float = 0.0) -> Diff:

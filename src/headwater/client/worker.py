@@ -30,6 +30,8 @@ log = logging.getLogger("headwater.worker")
 
 CLAIM_WAIT_S = 2.0
 """How long a claim waits at the server. A stop waits for it too, so that no job is claimed by a worker that is gone."""
+CLAIM_JOBS_MAX = 1_000
+"""The server gives no more at once. A worker with more free places claims again."""
 PAUSE_S_FIRST, PAUSE_S_MAX = 0.1, 5.0
 REASON_BYTES_MAX = 1_000
 """Of the reason that a job is given back with. The server refuses 1,024 and more."""
@@ -115,6 +117,8 @@ class Worker:
     ) -> None:
         if concurrency < 1 or lease <= 0:
             raise ValueError("concurrency and lease must be positive")
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise TypeError(f"{function!r} has a yield: calling it runs nothing of it, so its jobs would never be done")
         self.function, self.concurrency, self.lease, self.max_jobs = function, concurrency, lease, max_jobs
         self.node = node or f"{socket.gethostname()}-{os.getpid()}"
         self.__doc__, self.__name__ = function.__doc__, getattr(function, "__name__", "worker")
@@ -189,7 +193,7 @@ class _Run:
     async def _claims(self, until_empty: bool) -> int:
         worker, begun = self._worker, 0
         while not self._stopping.is_set():
-            free = worker.concurrency - len(self._tasks)
+            free = min(worker.concurrency - len(self._tasks), CLAIM_JOBS_MAX)
             if worker.max_jobs is not None:
                 free = min(free, worker.max_jobs - begun)
                 if begun >= worker.max_jobs:
@@ -250,11 +254,12 @@ class _Run:
         settle: Callable[[], Awaitable[Any]] = job.ack
         try:
             if self._threads is None:
-                await self._worker.function(job)
+                result = await self._worker.function(job)
             else:
                 given = self._source.in_thread(facts)
                 loop = asyncio.get_running_loop()
-                await loop.run_in_executor(self._threads, self._worker.function, given)
+                result = await loop.run_in_executor(self._threads, _called, self._worker.function, given)
+            _demand_done(result)
         except Retry as why:
             settle = partial(job.nack, delay=why.delay, reason=_sendable(_text(why.reason)))
         except Reject as why:
@@ -298,6 +303,24 @@ class _Run:
                 if failed.seq in self._running:
                     log.warning("the lease of job %d is lost while it runs; it may run twice", failed.seq)
                     lost.add(failed.seq)
+
+
+def _called(function: Callable[[Any], Any], job: object) -> Any:
+    """In a thread. A future that is given a StopIteration is never done in Python 3.11, and the job would never end."""
+    try:
+        return function(job)
+    except StopIteration as why:
+        raise RuntimeError("StopIteration") from why
+
+
+def _demand_done(result: object) -> None:
+    """A plain function that wraps one with `async` or `yield` returns work that nobody would do. Raises TypeError."""
+    if inspect.isgenerator(result) or inspect.isasyncgen(result) or inspect.isawaitable(result):
+        if inspect.iscoroutine(result):
+            result.close()
+        raise TypeError(
+            f"the function returned {type(result).__name__}, not yet run: give the worker the coroutine function itself"
+        )
 
 
 def _text(why: object) -> str:

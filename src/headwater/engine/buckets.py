@@ -27,6 +27,7 @@ from headwater.engine.listing import Listed, Page, page
 from headwater.engine.outcome_future import OutcomeFuture
 from headwater.engine.owned_group import OwnedGroup
 from headwater.engine.questions import Questions
+from headwater.engine.schema_records import forget
 from headwater.errors import BucketNotFound, GroupMoved, Overloaded
 from headwater.model.commands import CreateBucket, DeleteBucket
 from headwater.model.names import DEFAULT_BUCKET
@@ -112,6 +113,7 @@ class Buckets:
             here = 0 if bucket is None else bucket.count
             # Group 0 counts its own again when it decides: only what others counted is told to it.
             await self._submit(DeleteBucket(name, max(0, count - here)))
+            forget(directory, name)
 
     async def page(self, bucket: str, prefix: str, after: str, limit: int) -> Page:
         """A page of the bucket's streams over all groups (see `listing.page`)."""

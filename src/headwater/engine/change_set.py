@@ -135,6 +135,7 @@ class UnsavedChanges:
         it has captured or taken everything loses nothing: the next one goes on from there."""
         streams = self._waiting[-count_max:]
         for stream in streams:
+            self.recount(stream, stream.own_bytes)
             self._rows[stream.sid] = stream.row()
         del self._waiting[-count_max:]
         return bool(streams)
@@ -208,9 +209,15 @@ class UnsavedChanges:
         self._taken = None
         self.capturing, self.losing = {}, {}
 
+    def recount(self, stream: LoadedStream, size: int) -> None:
+        """The stream's bucket counts so many bytes of it from now on: both rows are written by the same checkpoint.
+
+        Nothing here: `loaded_streams` knows the buckets."""
+
     def forget(self, stream: LoadedStream) -> None:
         """The stream is deleted for good: of its marks only that one is left."""
         self.masks_count += 1
+        self.recount(stream, 0)
         sid = stream.sid
         self.dirty.pop(sid, None)
         self.unlisted.pop(stream.key, None)

@@ -132,7 +132,7 @@ class Eraser:
         return Erased(position, rewritten, version, self._backups.holds_count)
 
     def _ask_table(self) -> int:
-        version = self._lake.version()
+        version = self._lake.end_past()
         notes = self._notes()
         try:
             notes.ask_erasure(Erasure(version, self._group.clock.now_ms()))

@@ -76,8 +76,8 @@ class Group:
         self.resolve_cold: Callable[[ColdOffset, str, Command, Waiter], None] | None = None
         """Looks up a place that memory does not hold, then submits the command again."""
         self.lineage = Lineage(tuple(Incarnation(*one) for one in catalog.incarnations()))
-        self.left = False
-        """See `engine.leaving`."""
+        self.left = False  # see `engine.leaving`
+        self.demand_room: Callable[[str, object], None] | None = None  # see `engine.quotas`
         self.epoch = 0
         """Of this ownership, in a cluster."""
         self.identity = ""
@@ -131,6 +131,8 @@ class Group:
                 raise Overloaded("too much data waits in memory")
             if (type(event) is Created or type(event) is CreatedAndAppended) and len(self.loaded.unlisted) >= NEW_MAX:
                 raise Overloaded("too many new streams wait to be written to the catalog")
+            if self.demand_room is not None:
+                self.demand_room(key, event)
         except Failure as failure:
             self._answers.answer(waiter, failure, stream)
             return

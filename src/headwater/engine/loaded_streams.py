@@ -172,6 +172,13 @@ class LoadedStreams(UnsavedChanges):
             bucket_rules.count(bucket, by, at_ms, position)
             self.dirty_buckets[bucket.name] = bucket
 
+    def recount(self, stream: LoadedStream, size: int) -> None:
+        if size != stream.counted:
+            bucket = self._bucket_or_new(bucket_of(stream.key), stream.created_ms)
+            bucket.stored += size - stream.counted
+            stream.counted = size
+            self.dirty_buckets[bucket.name] = bucket
+
     def _bucket_or_new(self, name: str, at_ms: int) -> Bucket:
         bucket = self.bucket(name)
         if bucket is None:

@@ -29,6 +29,7 @@ from headwater.engine.reads_by_id import ReadsById
 from headwater.engine.record_reads import RecordReads
 from headwater.engine.recovery import begin_incarnation, recover
 from headwater.engine.router_definitions import RouterDefinitions
+from headwater.engine.schema_records import SchemaRecords
 from headwater.engine.swap import Swapper
 from headwater.engine.topic_deletes import TopicDeletes
 from headwater.engine.upkeep import Upkeep
@@ -106,6 +107,7 @@ class OwnedGroup:
         group.domains[ErasureMarks.name] = self.erasure_marks
         group.domains[RouterDefinitions.name] = RouterDefinitions()
         group.domains[AccessRecords.name] = AccessRecords()
+        group.domains[SchemaRecords.name] = SchemaRecords()
         group.domains[QueueLeases.name] = QueueLeases()
         self._clearing: asyncio.Task[None] | None = None
         self.log = log

@@ -9,6 +9,7 @@ from __future__ import annotations
 from headwater.errors.access import *
 from headwater.errors.base import Failure as Failure
 from headwater.errors.base import Row as Row
+from headwater.errors.limits import *
 from headwater.errors.node import *
 from headwater.errors.requests import *
 from headwater.errors.streams import *
@@ -73,6 +74,8 @@ TABLE: dict[type[Failure], Row] = {
     BucketNotFound: Row(404, "bucket_not_found", "ERR_UNKNOWN_STREAM", False, True),
     BucketExists: Row(409, "bucket_exists", "ERR_STREAM_EXISTS", False, True),
     BucketNotEmpty: Row(409, "bucket_not_empty", "ERR_CONFLICT", False, True),
+    SchemaNotFound: Row(404, "schema_not_found", "ERR_CONFLICT", False, True),
+    BadBucketSchema: Row(400, "bad_schema", "ERR_BAD_FORMAT", False, True),
     # The codes of subscriptions are spelt as the protocol spells them.
     BadSubscription: Row(400, "INVALID_REQUEST", "ERR_BAD_FORMAT", False, True),
     SubscriptionNotFound: Row(404, "SUBSCRIPTION_NOT_FOUND", "ERR_UNKNOWN_STREAM", False, True),
@@ -109,6 +112,10 @@ TABLE: dict[type[Failure], Row] = {
     KeyNotFound: Row(404, "key_not_found", "ERR_CONFLICT", False, True),
     TooManyKeys: Row(422, "too_many_keys", "ERR_LIMITS", False, True),
     BadAccess: Row(400, "bad_access", "ERR_BAD_FORMAT", False, True),
+    RateLimited: Row(429, "rate_limited", "ERR_LIMITS", True, True),
+    TooManyConnections: Row(429, "too_many_connections", "ERR_LIMITS", True, True),
+    TooManyFollowers: Row(429, "too_many_followers", "ERR_LIMITS", True, True),
+    BucketFull: Row(507, "bucket_full", "ERR_LIMITS", False, True),
 }
 
 

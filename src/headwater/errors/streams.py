@@ -8,6 +8,7 @@ from __future__ import annotations
 from headwater.errors.base import Facts, Failure
 
 __all__ = [
+    "BadBucketSchema",
     "BadSnapshotOffset",
     "BootstrapIncomplete",
     "BucketExists",
@@ -20,6 +21,7 @@ __all__ = [
     "OffsetBeyondTail",
     "OffsetGone",
     "PreconditionFailed",
+    "SchemaNotFound",
     "SequenceGap",
     "SnapshotBeyondTail",
     "SnapshotInUse",
@@ -147,7 +149,7 @@ class PreconditionFailed(Failure):
         self.etag = etag
 
     def message(self) -> str:
-        return f"If-Match does not name the stream's present state, which is {self.etag}"
+        return f"If-Match does not name the present state, which is {self.etag}"
 
     def facts(self) -> Facts:
         return {"etag": self.etag}
@@ -277,3 +279,18 @@ class BucketNotEmpty(Failure):
 
     def message(self) -> str:
         return f"the bucket still holds {self.count} streams; delete them first"
+
+
+class SchemaNotFound(Failure):
+    def message(self) -> str:
+        return "the bucket has no schema; PUT one to /__headwater/buckets/{bucket}/schema"
+
+
+class BadBucketSchema(Failure):
+    """A schema that no columns can be made of, or for which there is no room."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+    def message(self) -> str:
+        return self.reason

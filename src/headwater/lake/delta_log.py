@@ -50,13 +50,13 @@ class CommitConflict(Exception):
         self.paths = paths
 
 
-def read_files(store: ObjectStore) -> tuple[DeltaTable, pa.Table] | None:
-    """The newest version, and Delta's flat list of its files; None when there is no table. Changes nothing.
+def read_files(store: ObjectStore, version: int | None = None) -> tuple[DeltaTable, pa.Table] | None:
+    """The newest version, or that one, and Delta's flat list of its files; None when there is no table.
 
-    Raises StoreError.
+    Changes nothing. Raises StoreError.
     """
     try:
-        table = _opened(store)
+        table = _opened(store, version)
         return table, pa.table(table.get_add_actions(flatten=True))
     except TableNotFoundError:
         return None
@@ -280,8 +280,18 @@ def add_columns(table: DeltaTable, fields: Sequence[Field]) -> None:
         )
 
 
-def _opened(store: ObjectStore) -> DeltaTable:
-    return DeltaTable(store.uri, storage_options=store.storage_options or None)
+def set_properties(table: DeltaTable, properties: dict[str, str]) -> None:
+    """One attempt, as above. On return the table at hand has them."""
+    table.alter.set_table_properties(
+        properties,
+        raise_if_not_exists=False,
+        commit_properties=CommitProperties(max_commit_retries=0),
+        post_commithook_properties=PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False),
+    )
+
+
+def _opened(store: ObjectStore, version: int | None = None) -> DeltaTable:
+    return DeltaTable(store.uri, version=version, storage_options=store.storage_options or None)
 
 
 def _version(key: str) -> int:

@@ -8,7 +8,7 @@ A million rows take about a second, nearly all of it in Arrow, without the GIL.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import accumulate
 from typing import Any
 
@@ -182,20 +182,37 @@ class _Opened:
         bounds = {name: self._bounds(name) for name in PRUNED_BY}
         low = {name: bound[0] for name, bound in bounds.items()}
         high = {name: bound[1] for name, bound in bounds.items()}
-        return NewFile(self._path, self._size, self.rows, statistics(self.rows, low, high), self.wide)
+        known = statistics(self.rows, low, high, self._nulls("tag"))
+        return NewFile(self._path, self._size, self.rows, known, self.wide)
 
     def _bounds(self, name: str) -> tuple[Any, Any]:
-        """The column's least and greatest value by the footer; None where it does not tell."""
-        footer = self._file.metadata
-        index = SCHEMA.get_field_index(name)
+        """The column's least and greatest value by the footer; None where it does not tell, or there is none."""
         low = high = None
-        for number in range(footer.num_row_groups):
-            known = footer.row_group(number).column(index).statistics
+        for rows, known in self._statistics(name):
+            if known is not None and known.has_null_count and known.null_count == rows:
+                continue
             if known is None or not known.has_min_max:
                 return None, None
             low = known.min if low is None else min(low, known.min)
             high = known.max if high is None else max(high, known.max)
         return low, high
+
+    def _nulls(self, name: str) -> int | None:
+        """How many rows have no value there; None where the footer does not tell."""
+        count = 0
+        for _, known in self._statistics(name):
+            if known is None or not known.has_null_count:
+                return None
+            count += known.null_count
+        return count
+
+    def _statistics(self, name: str) -> Iterator[tuple[int, Any]]:
+        """Rows of each row group, and what it says of the column."""
+        footer = self._file.metadata
+        index = SCHEMA.get_field_index(name)
+        for number in range(footer.num_row_groups):
+            group = footer.row_group(number)
+            yield group.num_rows, group.column(index).statistics
 
     def _meaning(self, error: Exception) -> Exception:
         """A store that does not answer stays what it is; anything else is about the file."""

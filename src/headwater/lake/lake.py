@@ -136,8 +136,8 @@ class DeltaLake:
         except CommitConflict as conflict:
             raise BlobsUnavailable(f"another one changed the table: {conflict}") from conflict
 
-    def version(self) -> int:
-        return _translated(lambda: self._opened().newest())
+    def end_past(self) -> int:
+        return _translated(lambda: self._opened().end_past())
 
     def files(self) -> dict[str, FileInfo]:
         """What the table says of each of its files."""

@@ -44,8 +44,9 @@ WIDE = pa.schema([*SCHEMA, *ADDED])
 LABELS = ("tag", "node", "meta", "job")
 """What records carry beside their payload (see `labels`). Null where they carry none."""
 
-PRUNED_BY = ("bucket", "stream", "incarnation", "group", "position")
-"""Columns with statistics in every file, row group and Delta action. Each one costs footer bytes per row group."""
+PRUNED_BY = ("bucket", "stream", "incarnation", "seq", "offset", "ts_ms", "group", "position", "tag")
+"""Columns with statistics in every file, row group and Delta action: docs/decisions/0039 has what each one costs. Files
+of older versions lack those of some."""
 
 SERVED = ("offset", "ts_ms", "n", "position", "payload")
 """What a read of records needs. From the first to the last they are one range of the file."""
@@ -75,9 +76,15 @@ class FileInfo(msgspec.Struct, frozen=True):
     group: int | None
     position_min: int | None
     position_max: int | None
+    ms_min: int | None = None
+    """Of its records' times."""
+    ms_max: int | None = None
 
 
-_LISTED = ("path", "size_bytes", "modification_time", "num_records", "min.group", "min.position", "max.position")
+_LISTED = (
+    *("path", "size_bytes", "modification_time", "num_records", "min.group", "min.position", "max.position"),
+    *("min.ts_ms", "max.ts_ms"),
+)
 """Columns of Delta's flat list of files, in the order of `FileInfo`'s fields."""
 
 
@@ -101,18 +108,25 @@ def info_of(file: NewFile, modified_ms: int) -> FileInfo:
     """What the table says of a file once it has it."""
     told = _statistics(file.statistics)
     low, high = told.minValues, told.maxValues
-    bounds = (low.get("group"), low.get("position"), high.get("position"))
-    group, first, last = (value if isinstance(value, int) else None for value in bounds)
-    return FileInfo(file.path, file.size_bytes, modified_ms, told.numRecords, group, first, last)
+    bounds = (low.get("group"), low.get("position"), high.get("position"), low.get("ts_ms"), high.get("ts_ms"))
+    numbers = (value if isinstance(value, int) else None for value in bounds)
+    return FileInfo(file.path, file.size_bytes, modified_ms, told.numRecords, *numbers)
 
 
-def statistics(row_count: int, low: dict[str, str | int | None], high: dict[str, str | int | None]) -> str:
+def statistics(
+    row_count: int,
+    low: dict[str, str | int | None],
+    high: dict[str, str | int | None],
+    tagless_count: int | None = None,
+) -> str:
     """The JSON of an add action. A long name is left out: cut short, it would bound the wrong side.
 
-    So is what is not known (None), and how many rows have labels: a footer does not tell.
+    So is what is not known (None). `tagless_count`: rows without a tag.
     """
-    kept = [name for name in PRUNED_BY if not _unfit(low[name]) and not _unfit(high[name])]
+    kept = [name for name in PRUNED_BY if not _unfit(low.get(name)) and not _unfit(high.get(name))]
     nulls = dict.fromkeys((field.name for field in SCHEMA if not field.nullable and field.name in PRUNED_BY), 0)
+    if tagless_count is not None:
+        nulls["tag"] = tagless_count
     document = {
         "numRecords": row_count,
         "minValues": {name: low[name] for name in kept},

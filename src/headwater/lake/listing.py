@@ -69,6 +69,8 @@ def list_files(table: dict[str, FileInfo], live: dict[str, RowCounts]) -> list[d
                 "position_min": info.position_min,
                 "position_max": info.position_max,
                 "modified_ms": info.modified_ms,
+                "ms_min": info.ms_min,
+                "ms_max": info.ms_max,
             }
         )
     return found

@@ -49,6 +49,14 @@ def data_group(key: str) -> int:
     return int(group)
 
 
+def data_position(key: str) -> int:
+    """The log position of the newest record in a file of the table. Raises ValueError, as above."""
+    digits = key.rpartition("/")[2].partition("-")[0]
+    if len(digits) != 20 or not _is_number(digits[2:]):
+        raise ValueError(f"{key} is no file of the lake's table")
+    return int(digits)
+
+
 def snapshot_key(group: int, sid: int, offset: int, token: str) -> str:
     return f"{SNAPSHOTS}/{group}/{sid}/{offset:020d}-{token}"
 

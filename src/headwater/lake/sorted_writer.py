@@ -15,7 +15,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headwater.lake.layout import PRUNED_BY, SCHEMA, WIDE, NewFile, statistics
+from headwater.lake.bounds import Bounds
+from headwater.lake.layout import SCHEMA, WIDE, NewFile
 from headwater.lake.names import data_key
 from headwater.lake.store import Data
 from headwater.lake.writer import BYTES_PER_GROUP, LZ4, ROWS_PER_GROUP, SORTED_BY, cut, in_order, parquet_writer
@@ -48,7 +49,7 @@ def write_sorted(
     """
     sink = _Parts()
     stream = pa.BufferedOutputStream(pa.PythonFile(sink, mode="w"), _PART_BYTES)
-    bounds = _Bounds(group)
+    bounds = Bounds(group)
     schema = WIDE if wide else SCHEMA
     with parquet_writer(stream, codec, wide) as writer:
         for rows in _grouped(batches, schema, bounds, rows_per_group, bytes_per_group):
@@ -58,8 +59,7 @@ def write_sorted(
         return None
     path = data_key(group, bounds.high["position"], token)
     size = sum(map(len, sink.parts))
-    known = statistics(bounds.row_count, bounds.low, bounds.high)
-    return Written(sink.parts, NewFile(path, size, bounds.row_count, known, wide))
+    return Written(sink.parts, NewFile(path, size, bounds.row_count, bounds.told(), wide))
 
 
 class _Parts:
@@ -81,24 +81,6 @@ class _Parts:
         """Nothing is held open."""
 
 
-class _Bounds:
-    """The least and greatest values of what has been seen so far."""
-
-    def __init__(self, group: int) -> None:
-        self.low: dict[str, Any] = {"group": group}
-        self.high: dict[str, Any] = {"group": group}
-        self.row_count = 0
-
-    def add(self, rows: pa.Table) -> None:
-        self.row_count += len(rows)
-        for name in PRUNED_BY:
-            found = pc.min_max(rows[name]).as_py()
-            self.low[name] = min(self.low.get(name, found["min"]), found["min"])
-            self.high[name] = max(self.high.get(name, found["max"]), found["max"])
-        if self.low["group"] != self.high["group"]:
-            raise ValueError("rows of another group")
-
-
 class _Rows(msgspec.Struct, frozen=True):
     """Consecutive rows of one stream: where their bytes begin, and where each one's end."""
 
@@ -107,7 +89,7 @@ class _Rows(msgspec.Struct, frozen=True):
 
 
 def _grouped(
-    batches: Iterable[pa.RecordBatch], schema: pa.Schema, bounds: _Bounds, rows_per_group: int, bytes_per_group: int
+    batches: Iterable[pa.RecordBatch], schema: pa.Schema, bounds: Bounds, rows_per_group: int, bytes_per_group: int
 ) -> Iterator[pa.Table]:
     """The rows in row groups, looking only as far ahead as a cut depends on what follows."""
     waiting: list[pa.RecordBatch] = []
@@ -146,7 +128,8 @@ def _counts(window: pa.Table, rows_per_group: int, bytes_per_group: int) -> list
     before, after = keys.slice(0, count - 1), keys.slice(1)
     step = pc.subtract(after["seq"], before["seq"])
     apart = pc.or_(pc.not_equal(before["incarnation"], after["incarnation"]), pc.not_equal(step, 1))
-    firsts = [0, *(index + 1 for index in pc.indices_nonzero(apart).to_pylist()), count]
+    # In one piece: pyarrow before 26 crashes on an array of no pieces, which is what a single row leaves.
+    firsts = [0, *(index + 1 for index in pc.indices_nonzero(apart.combine_chunks()).to_pylist()), count]
     sizes = pc.binary_length(window["payload"]).to_pylist()
     edges = memoryview(array("q", accumulate(sizes, initial=0)))
     runs = [_Rows(edges[low], edges[low + 1 : high + 1]) for low, high in pairwise(firsts)]

@@ -23,12 +23,17 @@ from headwater.lake.delta_log import (
     DeltaLog,
     add_columns,
     commit_actions,
+    set_properties,
 )
 from headwater.lake.layout import ADDED, PRUNED_BY, SCHEMA, FileInfo, NewFile, listed_files
 from headwater.lake.store import ObjectStore, StoreError, StoreRefused
 from headwater.ports import pause
 
 LOG_KEPT_HOURS = 24
+_SKIPPING, _SKIPPED_BY = "delta.dataSkippingStatsColumns", ",".join(PRUNED_BY)
+ERASED = "headwater/erased"
+"""Delta's id of an application whose transactions say from which version on the table may be read (see `past`): files
+of earlier ones hold what was erased."""
 
 
 class Owner(NamedTuple):
@@ -103,6 +108,9 @@ class LakeTable:
                 AddAction(file.path, file.size_bytes, {}, now_ms, data_change, file.statistics) for file in adds
             ]
             actions += [RemoveAction(path, data_change, now_ms, present[path], {}) for path in removes]
+            if adds and table.metadata().configuration.get(_SKIPPING) != _SKIPPED_BY:
+                # Readers look at statistics of the columns that the table names. An older version named fewer.
+                set_properties(table, {_SKIPPING: _SKIPPED_BY})
             if any(file.wide for file in adds):
                 # Before the file: a reader finds each of its columns in the schema of the version that shows it.
                 add_columns(table, _lacking(table))
@@ -141,10 +149,17 @@ class LakeTable:
             self._newest()
             self._log.attempting(self._log.checkpoint)
 
-    def newest(self) -> int:
-        """The number of the newest version."""
+    def end_past(self) -> int:
+        """On return the table says that no version before the returned one is to be read any more."""
+
+        def act(table: DeltaTable) -> int:
+            version = table.version() + 1
+            commit_actions(table, [], table.schema(), transaction=Transaction(ERASED, version))
+            return version
+
         with self._lock:
-            return self._newest().version()
+            self._newest()
+            return self._log.change(act)
 
     def cut_log(self, below: int) -> None:
         """On return the log holds nothing of versions before that one, nor of commits that were never made."""
@@ -166,7 +181,7 @@ class LakeTable:
             description="Records of durable streams, a row for each.",
             configuration={
                 "delta.enableDeletionVectors": "false",
-                "delta.dataSkippingStatsColumns": ",".join(PRUNED_BY),
+                _SKIPPING: _SKIPPED_BY,
                 "delta.logRetentionDuration": f"interval {self._kept_hours} hours",
                 "delta.deletedFileRetentionDuration": "interval 1 days",
                 # LakeTable writes checkpoints itself; other writers need not.

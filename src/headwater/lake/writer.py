@@ -19,10 +19,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from headwater.lake.bounds import Bounds
 from headwater.lake.columns import SLICE_COUNT, Strings, numbers
 from headwater.lake.labels import columns as label_columns
 from headwater.lake.labels import need_wide
-from headwater.lake.layout import PRUNED_BY, SCHEMA, WIDE, NewFile, statistics
+from headwater.lake.layout import PRUNED_BY, SCHEMA, WIDE, NewFile
 from headwater.lake.names import data_key
 from headwater.lake.store import Data
 from headwater.model.extents import Extent, Run
@@ -47,6 +48,8 @@ BYTES_PER_GROUP = 2 << 20
 LZ4, ZSTD = "lz4", "zstd"
 _CODEC = LZ4
 _DICTIONARIES = ["bucket", "stream", "group", "tag", "node", "content_type"]
+_BY_ROW = ("seq", "offset", "ts_ms", "tag")
+"""Columns whose bounds are looked for row by row: 20 µs a row group of 4,096. Those of others the runs tell."""
 _NUMBERS = ["incarnation", "seq", "offset", "ts_ms", "n", "position"]
 
 
@@ -84,24 +87,22 @@ def build(
     overlap. Raises ValueError when a run's payloads and offsets disagree.
     """
     runs, facts = _sorted([run for run in runs if run.payloads])
-    bounds = {name: pc.min_max(facts[name]).as_py() for name in facts.column_names}
-    path = data_key(group, bounds["position_max"]["max"], token)
+    known = {name: pc.min_max(facts[name]).as_py() for name in facts.column_names}
+    path = data_key(group, known["position_max"]["max"], token)
+    bounds = Bounds(group, _BY_ROW)
+    for name in ("bucket", "stream", "incarnation"):
+        bounds.low[name], bounds.high[name] = known[name]["min"], known[name]["max"]
+    bounds.low["position"], bounds.high["position"] = known["position_min"]["min"], known["position_max"]["max"]
     sink = pa.BufferOutputStream()
     extents: list[Extent] = []
-    row_count = 0
     wide = any(need_wide(run.labels) for run in runs)
     with parquet_writer(sink, _CODEC, wide) as writer:
         for number, pieces in enumerate(cut(runs, rows_per_group, bytes_per_group)):
             rows = _rows(runs, facts, pieces, group, path, number, extents, wide)
             writer.write_table(rows, row_group_size=len(rows))
-            row_count += len(rows)
+            bounds.add(rows)
     data = memoryview(sink.getvalue()).cast("B")
-    low = {name: bounds[name]["min"] for name in ("bucket", "stream", "incarnation")}
-    high = {name: bounds[name]["max"] for name in ("bucket", "stream", "incarnation")}
-    low |= {"group": group, "position": bounds["position_min"]["min"]}
-    high |= {"group": group, "position": bounds["position_max"]["max"]}
-    known = statistics(row_count, low, high)
-    return Built([data], extents, NewFile(path, len(data), row_count, known, wide))
+    return Built([data], extents, NewFile(path, len(data), bounds.row_count, bounds.told(), wide))
 
 
 SORTED_BY = ("bucket", "stream", "incarnation", "seq")

@@ -14,7 +14,7 @@ from headwater.model.row import BucketRow
 
 
 class Bucket:
-    __slots__ = ("count", "created_ms", "explicit", "name", "position")
+    __slots__ = ("count", "created_ms", "explicit", "name", "position", "stored")
 
     def __init__(self, row: BucketRow) -> None:
         self.name = row.name
@@ -22,9 +22,10 @@ class Bucket:
         self.explicit = row.explicit
         self.created_ms = row.created_ms
         self.count = row.count
+        self.stored = row.stored
 
     def row(self) -> BucketRow:
-        return BucketRow(self.name, self.position, self.explicit, self.created_ms, self.count)
+        return BucketRow(self.name, self.position, self.explicit, self.created_ms, self.count, self.stored)
 
     @property
     def exists(self) -> bool:

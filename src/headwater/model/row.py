@@ -30,6 +30,8 @@ class BucketRow(msgspec.Struct, frozen=True, array_like=True):
     created_ms: int
     count: int
     """Streams in it, deleted ones that forks still hold not counted."""
+    stored: int = 0
+    """Payload that its streams keep: the sum of their rows' `counted`."""
 
 
 class StreamRow(msgspec.Struct, frozen=True, array_like=True):
@@ -80,6 +82,8 @@ class StreamRow(msgspec.Struct, frozen=True, array_like=True):
     a snapshot stands for and what a policy took is not deleted: settled rows of it go with their files."""
     deleted_offset: int = 0
     """And where that end is."""
+    counted: int = 0
+    """What of it its bucket's row counts as stored. 0 in rows of earlier versions, until they are written again."""
 
     @property
     def deadline_ms(self) -> int | None:

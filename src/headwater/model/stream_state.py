@@ -90,6 +90,7 @@ class Stream:
         self.evict_floor = row.evict_floor
         self.deleted_seq = row.deleted_seq
         self.deleted_offset = row.deleted_offset
+        self.counted = row.counted
         self.timeline = Timeline(row.tail, row.count)
         self.touch(row.touched_ms)
 
@@ -129,6 +130,7 @@ class Stream:
             evict_floor=self.evict_floor,
             deleted_seq=self.deleted_seq,
             deleted_offset=self.deleted_offset,
+            counted=self.counted,
         )
 
     def lose_records(self) -> None:
@@ -163,6 +165,13 @@ class Stream:
     @property
     def live_bytes(self) -> int:
         return self.tail - self.earliest - self.holes.bytes
+
+    @property
+    def own_bytes(self) -> int:
+        """What its bucket counts: of a fork what was written to it, of a stream that is kept for its forks nothing."""
+        if self.soft_deleted:
+            return 0
+        return self.live_bytes if self.forked is None else max(0, self.tail - max(self.earliest, self.fork_at))
 
     @property
     def etag(self) -> str:

@@ -1,18 +1,20 @@
 """Log lines: structlog, to stderr, as text on a terminal and JSON elsewhere.
 
 Owns the set-up, and that an event is one line: control characters that come from elsewhere are escaped. Never logs per
-request, and never a header value, token or payload.
+request, and never a header value, token or payload; nor the user and password of a URL, whoever puts it into a line.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import sys
 from typing import Any
 
 import structlog
 
+_CREDENTIALS = re.compile(r"(?<=://)[^/@\s]*(?=@)")
 TRACE = "  | "
 """In front of each line of a trace: none of them can pass for an event."""
 
@@ -41,15 +43,21 @@ def set_up(level: str, form: str) -> None:
 
 
 def escape(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
-    """A structlog processor: no text of an event holds a character that is not printable, but for a trace's lines."""
+    """A structlog processor: no text of an event holds a character that is not printable, but for a trace's lines, and
+    none holds credentials of a URL."""
     for name, value in event.items():
         if name == "exception" and isinstance(value, str):
-            event[name] = "\n".join(TRACE + escaped(line) for line in value.split("\n"))
+            event[name] = "\n".join(TRACE + told(line) for line in value.split("\n"))
         elif isinstance(value, str):
-            event[name] = escaped(value)
+            event[name] = told(value)
         elif not isinstance(value, int | float | None):
-            event[name] = escaped(repr(value))
+            event[name] = told(repr(value))
     return event
+
+
+def told(text: str) -> str:
+    """As it may stand in a line."""
+    return escaped(_CREDENTIALS.sub("[redacted]", text) if "@" in text else text)
 
 
 def escaped(text: str) -> str:

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from headwater.engine.flush import Flusher
     from headwater.engine.lake_gc import LakeGc
     from headwater.engine.owned_group import OwnedGroup
+    from headwater.engine.quotas import Quotas
     from headwater.observe.cluster_readings import ClusterReadings
+    from headwater.security.limits import Limits
     from headwater.subscriptions.manager import Manager
     from headwater.topics.admission import Admission
     from headwater.topics.delivery import Delivery
@@ -124,6 +126,25 @@ def http_gauges(http: HttpServer, streams: DurableStreams) -> list[Gauge]:
         Gauge("sse_open", "Open SSE connections.", lambda: streams.sse_open),
         Gauge("long_polls_open", "Waiting long-polls.", lambda: streams.long_polls_open),
     ]
+
+
+def limit_gauges(limits: Limits | None, quotas: Quotas | None) -> list[Reading]:
+    """None: there are none."""
+    refused = "Requests, connections and writes refused by limits of clients and buckets."
+    held = "Connections that were held after such a refusal."
+    found: list[Reading] = []
+
+    def counts() -> dict[str, float]:
+        return {**({} if limits is None else limits.refused), **({} if quotas is None else quotas.refused)}
+
+    if limits is not None or quotas is not None:
+        found.append(ByLabel("limit_refusals", refused, "limit", counts, counts=True))
+    if limits is not None:
+        found += [
+            Gauge("limits_held", held, lambda: limits.held_count, counts=True),
+            Gauge("limit_accounts", "Principals and addresses that are counted.", lambda: limits.accounts_count),
+        ]
+    return found
 
 
 def member_gauges(handover: Handover, forwarder: Forwarder) -> list[Gauge]:

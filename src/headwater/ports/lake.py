@@ -223,8 +223,9 @@ class Lake(Protocol):
         """Has what `stretch` will need of the extent at hand, for as long as there is room."""
         ...
 
-    def version(self) -> int:
-        """The number of the table's newest version."""
+    def end_past(self) -> int:
+        """Makes a new version of the table, and returns its number: those before it are not to be read any more, for
+        they may hold what was erased."""
         ...
 
     def sweep(

@@ -40,9 +40,10 @@ from headwater.errors import BadAccess, BucketNotFound, Failure, GroupMoved, Key
 from headwater.model.names import DEFAULT_BUCKET
 from headwater.ports import Rng
 from headwater.security import keys as bearer
+from headwater.security.audit import Audit
 from headwater.security.guard import STALE_S_MAX, Copy, Guard
 from headwater.security.keys import Made
-from headwater.security.principals import ADMIN_SCOPE, Scope
+from headwater.security.principals import ADMIN_SCOPE, Asked, Principal, Scope
 
 log = structlog.get_logger("headwater")
 
@@ -63,9 +64,15 @@ class Directory:
     """Of one process, and a `Listener` of the engine."""
 
     def __init__(
-        self, engine: Engine, guard: Guard, rng: Rng, announce: Callable[[str], None] = lambda text: None
+        self,
+        engine: Engine,
+        guard: Guard,
+        rng: Rng,
+        announce: Callable[[str], None] = lambda text: None,
+        audit: Audit | None = None,
     ) -> None:
-        """`announce` shows the first key to whoever started the server, once."""
+        """`announce` shows the first key to whoever started the server, once. With `audit` it is told there too."""
+        self._audit = audit
         self._engine = engine
         self._guard = guard
         self._rng = rng
@@ -133,6 +140,9 @@ class Directory:
         made = bearer.make(self._rng)
         key = AccessKey(FIRST_NAME, made.hash, (ADMIN_SCOPE,), now_ms, "the server")
         await self._answer_add(made.id, key)
+        if self._audit is not None:
+            by = Asked("server", "", Principal("server", "the server", ()))
+            self._audit.done(by, "key.make", f"{made.id} {FIRST_NAME}: {ADMIN_SCOPE.shown()}", 201)
         self._announce(f"headwater first admin key, shown this once: {made.text}")
 
     # ---- following ----------------------------------------------------------------------------------------------

@@ -6,7 +6,8 @@ hash tells nobody else which stream it is about.
     DATA/receipt-key    headwater-receipt-key 1
                         <base64url of 32 bytes>
 
-The nodes of a cluster share theirs (see `security.shared_secret`): a receipt is the same whoever gave it.
+It is encrypted where the operator gives a key (see `sealing`). The nodes of a cluster share theirs (see
+`security.shared_secret`): a receipt is the same whoever gave it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headwater.ports import Rng
-from headwater.security.secret_file import read_secret, write_secret
+from headwater.security.kept_secret import kept_secret
+from headwater.security.sealing import NOT_SEALED, Sealing
 from headwater.security.shared_secret import FOLDER, BadSharedSecret, shared_secret
 
 if TYPE_CHECKING:
@@ -40,13 +42,11 @@ class NameHash:
         """Tells hashes of another node's key from one that does not match."""
 
     @classmethod
-    def kept(cls, directory: Path, rng: Rng) -> NameHash:
-        """With the key in `directory`, made and synced when there is none yet. Raises BadReceiptKey."""
+    def kept(cls, directory: Path, rng: Rng, sealing: Sealing = NOT_SEALED) -> NameHash:
+        """With the key in `directory`, made and synced when there is none yet. Raises BadReceiptKey, CannotStart."""
         path = directory / FILE_NAME
         try:
-            if not path.exists():
-                write_secret(path, _made(rng))
-            text = read_secret(path)
+            text = kept_secret(path, _made(rng), sealing, rng)
         except (OSError, ValueError) as error:
             raise BadReceiptKey(f"cannot read or make the key file {path}: {error}") from None
         return cls(_parsed(text, str(path)))

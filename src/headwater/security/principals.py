@@ -8,6 +8,8 @@ what was checked is what is acted on. Never knows how a principal proved who it 
     append:orders/7         that one stream
     read:*                  everything
     admin                   everything, and the node itself
+
+The audit log is read like any stream. Nothing but `admin` allows more on it, whatever a scope covers.
 """
 
 from __future__ import annotations
@@ -15,8 +17,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from enum import IntFlag
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
+AUDIT_KEY = "_headwater/audit"
+"""The stream that is the audit log."""
 SCOPES_MAX = 64
 """Of one principal."""
 SCOPE_BYTES_MAX = 1_200
@@ -173,6 +177,8 @@ class Principal:
         if self.everything:
             return True
         left = int(action)
+        if key == AUDIT_KEY and left & ~Action.READ:
+            return False
         for actions, start, exact in self.scopes:
             if key == start if exact else key.startswith(start):
                 left &= ~actions
@@ -185,6 +191,8 @@ class Principal:
         if self.everything:
             return True
         left = int(action)
+        if left & Action.MANAGE and AUDIT_KEY.startswith(start):
+            return False  # such as making its bucket public
         for scope in self.scopes:
             if not scope.exact and start.startswith(scope.start):
                 left &= ~scope.actions
@@ -215,11 +223,32 @@ EVERYONE = Principal(OPEN, "everyone", (ADMIN_SCOPE,))
 NOBODY = Principal(PUBLIC, "nobody", ())
 
 
+class Asked(NamedTuple):
+    """A request, as the audit log tells of it."""
+
+    door: str
+    address: str
+    principal: Principal | None
+    """None: its credential did not hold."""
+    request_id: str | None = None
+
+
+class Trail(Protocol):
+    """Where it is told who was refused, and what was allowed (see `security.audit`)."""
+
+    def denied(self, asked: Asked, action: str, what: str, code: str, needs: str = "") -> None: ...
+
+    def allowed(self, asked: Asked, action: str, what: str) -> None:
+        """It is begun; how it ends is not told."""
+        ...
+
+
 class Identity:
     """Whom the requests of one connection are for."""
 
     __slots__ = (
         "admitted",
+        "audit",
         "credential",
         "credential_epoch",
         "epoch",
@@ -231,7 +260,8 @@ class Identity:
         "unguarded",
     )
 
-    def __init__(self, unguarded: bool = True) -> None:
+    def __init__(self, unguarded: bool = True, audit: Trail | None = None) -> None:
+        self.audit = audit
         self.unguarded = unguarded
         """Nobody is asked: another process of the node is the client, or authentication is off."""
         self.admitted: Principal | None = None

@@ -1,4 +1,4 @@
-"""A small file that only its owner may read, written once.
+"""A small file that only its owner may read, written once; and once more when it is to be encrypted otherwise.
 
 Owns that it is whole and on stable storage, or not there, also when several processes want to write it at once. Never
 says what is in it.
@@ -11,14 +11,15 @@ import os
 from pathlib import Path
 
 
-def write_secret(path: Path, text: str) -> None:
-    """On return the file is whole and on stable storage; a crash before leaves none. One that is there stays as it is:
-    of several processes that write at once the first one counts. Raises OSError."""
+def write_secret(path: Path, text: str, instead_of: str | None = None) -> None:
+    """On return the file is whole and on stable storage; a crash before leaves what was there. One that is there stays
+    as it is unless it has `instead_of` in it: of several processes that write at once the first one counts. Raises
+    OSError."""
     part = path.with_name(path.name + ".part")
     fd = os.open(part, os.O_WRONLY | os.O_CREAT, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
-        if path.exists():
+        if path.exists() and (instead_of is None or path.read_text() != instead_of):
             # Another process wrote it meanwhile, and renamed the part that this one waited for.
             part.unlink(missing_ok=True)
         else:

@@ -2,6 +2,8 @@
 
 Owns its file, and in a cluster its object. Never signs anything (`signed_urls` does), and never logs it.
 
+It is encrypted where the operator gives a key (see `sealing`).
+
     DATA/url-key    headwater-url-key 1
                     <base64url of 32 bytes>
 """
@@ -13,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headwater.ports import Rng
-from headwater.security.secret_file import read_secret, write_secret
+from headwater.security.kept_secret import kept_secret
+from headwater.security.sealing import NOT_SEALED, Sealing
 from headwater.security.shared_secret import FOLDER, BadSharedSecret, shared_secret
 from headwater.start_refused import CannotStart
 
@@ -25,13 +28,11 @@ _HEADER = "headwater-url-key 1"
 _KEY_BYTES = 32
 
 
-def kept(directory: Path, rng: Rng) -> bytes:
+def kept(directory: Path, rng: Rng, sealing: Sealing = NOT_SEALED) -> bytes:
     """The secret in `directory`, made and synced when there is none yet. Raises CannotStart."""
     path = directory / FILE_NAME
     try:
-        if not path.exists():
-            write_secret(path, _made(rng))
-        text = read_secret(path)
+        text = kept_secret(path, _made(rng), sealing, rng)
     except (OSError, ValueError) as error:
         raise CannotStart(f"cannot read or make the key file {path}: {error}") from None
     return _parsed(text, str(path))

@@ -7,6 +7,7 @@ Owns the layout and the manifest. Never says that a backup is there before all o
     backups/<id>/catalog/<group>.db.000000, ... each group's catalog, and the log after it, in parts
     backups/<id>/wal/<group>/<position>.wal.000000
     backups/<id>/manifest.json                  {"digest": xxh3-128 of the rest, "manifest": {...}}
+    locks/<kind>-<token>                        who works here just now (see `backup_locks`)
 
 Format 1 had one group, and its catalog in `catalog.db`.
 """

@@ -56,6 +56,7 @@ def run(
     cycles_max: int | None = None,
     require_match: bool = False,
     allow_data_loss: bool = False,
+    dry_run: bool = False,
     progress: Progress = silent,
 ) -> dict[str, object]:
     """Brings everything up to where the node is; `continuous`: again whenever the node has moved. Raises JobRefused."""
@@ -63,7 +64,8 @@ def run(
     if check_only:  # no run at all, so none is recorded
         Running(spark, node, loaded, progress).check()
         return {"pipeline": loaded.pipeline.name, "checked": True, "tables": len(loaded.pipeline.tables)}
-    return _run(spark, node, loaded, continuous, interval_s, cycles_max, require_match, allow_data_loss, progress)
+    given = (continuous, interval_s, cycles_max, require_match, allow_data_loss)
+    return _run(spark, node, loaded, *given, dry_run=dry_run, progress=progress)
 
 
 @recorded("declared", loaded=lambda loaded: {"file": str(loaded.file), "source": loaded.pipeline.source.reading()})
@@ -76,11 +78,15 @@ def _run(
     cycles_max: int | None,
     require_match: bool,
     allow_data_loss: bool,
+    dry_run: bool,
     progress: Progress,
 ) -> dict[str, object]:
     running = Running(spark, node, loaded, progress, allow_data_loss)
     warnings = running.match(require_match)
     running.check()
+    told: dict[str, object] = {"warnings": warnings} if warnings else {}
+    if dry_run:
+        return {"pipeline": loaded.pipeline.name, "tables": running.would(), **told}
     cycles = 0
     try:
         while True:
@@ -92,7 +98,6 @@ def _run(
             time.sleep(max(0.0, interval_s - (time.monotonic() - began_s)))
     except KeyboardInterrupt:
         pass
-    told: dict[str, object] = {"warnings": warnings} if warnings else {}
     outcome = FINDINGS if running.findings() else DONE
     return {"outcome": outcome, "pipeline": loaded.pipeline.name, "cycles": cycles, **running.summary, **told}
 
@@ -262,6 +267,10 @@ class Running:
             table.day_from,
             table.any_content_type,
         )
+
+    def would(self) -> dict[str, object]:
+        """What tables from the source would read. Of others it is known when those are there."""
+        return {table.name: self._derivation(table).would(False) for table in self._pipeline.tables if table.is_typed}
 
     def _derive(self, table: Table) -> dict[str, Any]:
         derivation = self._derivation(table)

@@ -14,6 +14,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import unquote
 
@@ -27,6 +28,7 @@ from headwater.lake.delta_log import LOG, CommitConflict, DeltaLog, commit_actio
 from headwater.lake.store import ObjectMissing, StoreUnavailable
 from headwater.spark.job_runs import JobRefused
 from headwater.spark.lake_place import Place
+from headwater.spark.same_versions import for_executors
 from headwater.spark.table_parts import Output, Part, write_parts
 
 if TYPE_CHECKING:
@@ -99,6 +101,22 @@ class DerivedTable:
         listed = pa.table(self._opened().get_add_actions(flatten=True))
         paths = [unquote(path) for path in listed["path"].to_pylist()]
         return listed.set_column(listed.column_names.index("path"), "path", pa.array(paths, pa.string()))
+
+    def newest_since(self, moment: str, rows_count: int) -> datetime | None:
+        """A moment, of the column `moment`, from which on the table has so many rows; None when that is not known."""
+        files = self.files()
+        names = [f"{end}.{moment}" for end in ("max", "min")]
+        if not set(names) <= set(files.column_names):
+            return None
+        newest = files.filter(files[names[0]].is_valid()).sort_by([(names[0], "descending")])
+        count = 0
+        since: datetime | None = None
+        for first, rows in zip(newest[names[1]].to_pylist(), newest["num_records"].to_pylist(), strict=True):
+            since = first if since is None else min(since, first)
+            count += rows
+            if count >= rows_count:
+                return since
+        return None
 
     @property
     def id(self) -> str:
@@ -342,7 +360,9 @@ def read(spark: SparkSession, table: DerivedTable, paths: Sequence[str] | None =
     stored, by = schema, table.partition_by
     listed = spark.createDataFrame([(path,) for path in paths], "path string")
     count = min(len(paths), parallelism(spark) * 4)
-    return listed.repartition(count).mapInArrow(lambda batches: read_parts(place, stored, by, batches), wanted)
+    return listed.repartition(count).mapInArrow(
+        for_executors(lambda batches: read_parts(place, stored, by, batches)), wanted
+    )
 
 
 def native_root(place: Place) -> str | None:

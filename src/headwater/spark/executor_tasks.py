@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from headwater.spark.job_runs import JobRefused, Progress
 from headwater.spark.lake_listing import File
+from headwater.spark.same_versions import for_executors
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -34,7 +35,7 @@ def over_files(spark: SparkSession, files: Sequence[File], work: Any, schema: st
     """`work(files)`, which yields Arrow batches, for all files, a task for several of them."""
     tasks = shared(files, parallelism(spark))
     # No shuffle: task number i takes the i-th share.
-    return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(partial(_task, tasks, work), schema)
+    return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(for_executors(partial(_task, tasks, work)), schema)
 
 
 def _task(tasks: list[list[File]], work: Any, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -12,7 +12,8 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Protocol
 
@@ -32,7 +33,9 @@ COUNT_TOLD = 100
 _SECRET = re.compile(r"token|secret|password|passwd|credential|access.?key|account.?key|private.?key|\bsas\b", re.I)
 _USER = re.compile(r"://[^/@\s]*@")
 """Name and password in a URL."""
+_NO_INPUTS = ("spark", "node", "progress", "dry_run")
 _running: ContextVar[bool] = ContextVar("_running", default=False)
+_dry: ContextVar[bool] = ContextVar("_dry", default=False)
 
 Work = Callable[..., dict[str, object]]
 
@@ -63,6 +66,9 @@ def recorded(job: str, omit: Container[str] = (), **shown: Callable[[Any], objec
 
     On the node that it is given as `node`, if there is one. `omit` names arguments that are not recorded; `shown`
     says how others are written. A job that another one runs is a part of that one. Raises what the function raises.
+
+    With `dry_run`, or within `dry_runs`, the function gets that argument and a node that is only looked at, the summary
+    says so, and nothing is recorded. A function without such an argument is refused then.
     """
 
     def wrap(work: Work) -> Work:
@@ -77,14 +83,21 @@ def recorded(job: str, omit: Container[str] = (), **shown: Callable[[Any], objec
             inputs = {
                 name: _told(shown[name](value) if name in shown else value)
                 for name, value in given.arguments.items()
-                if value is not None and name not in ("spark", "node", "progress") and name not in omit
+                if value is not None and name not in _NO_INPUTS and name not in omit
             }
             node: Node | None = given.arguments.get("node")
+            dry_run = _dry.get() or bool(given.arguments.get("dry_run")) or (node is not None and node.looks_only)
+            if dry_run:
+                if "dry_run" not in signature.parameters:
+                    raise JobRefused(f"{job} cannot say what it would do", "leave out the dry run")
+                given.arguments["dry_run"] = True
+                if node is not None:
+                    given.arguments["node"] = node = node.looking_only()
             if node is not None:
                 inputs = {"url": _told(node.url), **inputs}
             mark = _running.set(True)
             try:
-                return _run(job, node, inputs, lambda: work(*args, **named))
+                return _run(job, node, inputs, dry_run, lambda: work(*given.args, **given.kwargs))
             finally:
                 _running.reset(mark)
 
@@ -93,11 +106,21 @@ def recorded(job: str, omit: Container[str] = (), **shown: Callable[[Any], objec
     return wrap
 
 
-def _run(job: str, node: Node | None, inputs: dict[str, object], work: Work) -> dict[str, object]:
+@contextmanager
+def dry_runs(asked: bool) -> Iterator[None]:
+    """Jobs of the block only say what they would do, when it is asked; those that cannot are refused."""
+    mark = _dry.set(asked or _dry.get())
+    try:
+        yield
+    finally:
+        _dry.reset(mark)
+
+
+def _run(job: str, node: Node | None, inputs: dict[str, object], dry_run: bool, work: Work) -> dict[str, object]:
     began_s, began_ms = time.monotonic(), time.time_ns() // 1_000_000
     outcome: dict[str, object] = {}
     try:
-        outcome = {"outcome": DONE, **work()}
+        outcome = {"outcome": DONE, **({"dry_run": True} if dry_run else {}), **work()}
         return outcome
     except BaseException as error:
         outcome = {"outcome": FAILED, "error": f"{type(error).__name__}: {error}"[:2_000]}
@@ -105,7 +128,7 @@ def _run(job: str, node: Node | None, inputs: dict[str, object], work: Work) -> 
     finally:
         outcome["inputs"] = inputs
         outcome["seconds"] = round(time.monotonic() - began_s, 3)
-        if node is not None:
+        if node is not None and not dry_run:
             _record(node, {"job": job, "began_ms": began_ms, **outcome})
 
 

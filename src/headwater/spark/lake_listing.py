@@ -5,6 +5,7 @@ Owns the check that the lake which the node names can be reached from here.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from headwater.lake.store import StoreError
@@ -44,6 +45,16 @@ class Listing(NamedTuple):
 def listings(node: Node) -> list[Listing]:
     """One for each group, in order. Raises JobRefused when there is no lake, or none that can be reached from here."""
     return [listed(node, group) for group in node.groups()]
+
+
+def would_look_at(by_group: Sequence[Listing]) -> dict[str, object]:
+    """What a dry run of a job says that only looks at files, at all of them."""
+    every = [file for listing in by_group for file in listing.files]
+    return {
+        "files": len(every),
+        "bytes": sum(file.bytes for file in every),
+        "rows": sum(file.rows for file in every),
+    }
 
 
 def listed(node: Node, group: int) -> Listing:

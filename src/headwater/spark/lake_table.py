@@ -5,6 +5,7 @@ Owns reading that list. Never opens a file of the table.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
@@ -16,26 +17,27 @@ from headwater.spark.lake_place import Place
 from headwater.spark.ranges import FAR, File
 
 
-def table_files(place: Place) -> dict[int, list[File]]:
-    """The files of the newest version of the table, by group.
+def table_files(place: Place, version: int | None = None) -> dict[int, list[File]]:
+    """The files of the newest version of the table, or of that one, by group.
 
     Raises StoreError for what is no lake, or cannot be read as one.
     """
-    listed = listed_table(place)
+    listed = listed_table(place, version)
     names = ("path", "size_bytes", "num_records", "min.position", "max.position", "modification_time")
-    rows = zip(*(_column(listed, name) for name in names), strict=True)
+    rows = zip(*(_column(listed, name) for name in (*names, "min.ts_ms", "max.ts_ms")), strict=True)
     found: dict[int, list[File]] = {}
-    for path, size, count, low, high, ms in rows:
+    for path, size, count, low, high, ms, ms_min, ms_max in rows:
         bounds = (1 if low is None else low, FAR if high is None else high)
-        found.setdefault(data_group(path), []).append(File(path, size, count or 0, count or 0, *bounds, ms))
+        file = File(path, size, count or 0, count or 0, *bounds, ms, None, ms_min, ms_max)
+        found.setdefault(data_group(path), []).append(file)
     return dict(sorted(found.items()))
 
 
-def table_names(place: Place) -> dict[str, dict[str, tuple[str, str]]]:
-    """Between which buckets and streams the rows of each file lie, as far as the table says. Raises StoreError."""
+def table_bounds(place: Place, columns: Iterable[str]) -> dict[str, dict[str, tuple[Any, Any]]]:
+    """Between which values of these columns the rows of each file lie, as far as the table says. Raises StoreError."""
     listed = listed_table(place)
-    found: dict[str, dict[str, tuple[str, str]]] = {path: {} for path in _column(listed, "path")}
-    for name in ("bucket", "stream"):
+    found: dict[str, dict[str, tuple[Any, Any]]] = {path: {} for path in _column(listed, "path")}
+    for name in columns:
         spans = zip(_column(listed, f"min.{name}"), _column(listed, f"max.{name}"), strict=True)
         for known, (low, high) in zip(found.values(), spans, strict=True):
             if low is not None and high is not None:
@@ -51,12 +53,12 @@ def is_wide(place: Place) -> bool:
     return found is not None and len(found[0].schema().fields) > len(SCHEMA)
 
 
-def listed_table(place: Place) -> pa.Table:
-    """What the newest version of the table says of its files. Raises StoreError."""
+def listed_table(place: Place, version: int | None = None) -> pa.Table:
+    """What the newest version of the table, or that one, says of its files. Raises StoreError."""
     from headwater.lake.delta_log import LOG, ROWS_HIDDEN_BY, read_files
 
     store = place.store()
-    found = read_files(store)
+    found = read_files(store, version)
     if found is None:
         raise ObjectMissing(f"{LOG} in {store.uri}: is it the place of a lake?")
     table, listed = found

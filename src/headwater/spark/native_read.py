@@ -23,18 +23,22 @@ from headwater.model.names import DEFAULT_BUCKET
 from headwater.spark import options as asked
 from headwater.spark.job_runs import RUNS_BUCKET
 from headwater.spark.lake_place import Place
-from headwater.spark.lake_table import table_names
+from headwater.spark.lake_table import table_bounds
 from headwater.spark.node import Node
-from headwater.spark.options import Options
+from headwater.spark.options import BadOptions, Options
+from headwater.spark.parsing import check_columns, columns_of, shape_of
 from headwater.spark.planning import Plan, packed
 from headwater.spark.ranges import Piece, Range
 from headwater.spark.reading import Task, Work, rows_of
 from headwater.spark.rows import KINDS, Shape, schema_of, stored
+from headwater.spark.same_versions import for_executors
 from headwater.spark.selection import Selection
 from headwater.spark.source import plan_batch
+from headwater.spark.typed_columns import typed_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 _SPARK_TYPES = {"string": "string", "int64": "bigint", "int32": "int", "binary": "binary"}
 _STORED = ", ".join(f"`{field.name}` {_SPARK_TYPES[str(field.type)]}" for field in WIDE)
@@ -43,18 +47,24 @@ Span = tuple[int, Range]
 _S3A = "org.apache.hadoop.fs.s3a.S3AFileSystem"
 
 
-def read_lake(spark: SparkSession, node: Node | str, **given: str) -> DataFrame:
-    """The rows that `format("headwater")` returns with these options (by the same names), for one pass or many.
+def read_lake(
+    spark: SparkSession, node: Node | str | None, *, schema: StructType | str | None = None, **given: str
+) -> DataFrame:
+    """The rows that `format("headwater")` returns with these options (by the same names), for one pass or many. Without
+    a node those of the table that `lake` names.
 
     It is planned when it is called: the frame is the same rows whenever it is used, as long as the lake's grace period
-    lasts. Raises BadOptions, DataLoss, NodeError or StoreError.
+    lasts. `schema` names the columns of a read that parses, as `.schema(…)` does.
+    Raises BadOptions, DataLoss, NodeError or StoreError.
     """
-    named = {"url": node} if isinstance(node, str) else {}
-    options = asked.for_batch({"url": node.url, **given} if isinstance(node, Node) else {**named, **given})
+    url = node.url if isinstance(node, Node) else node
+    options = asked.for_batch(given if url is None else {"url": url, **given})
     if isinstance(node, Node):
         options = options._replace(node=node)
-    schema = schema_of(options.with_headers)
-    planned = plan_batch(options, stored(schema))
+    if schema is not None and options.parse_mode is None:
+        raise BadOptions('a schema is for reads that parse: add parse="json", or select columns from the frame')
+    typed = None if options.parse_mode is None else _typed_schema(options, schema)
+    planned = plan_batch(options, stored(schema_of(options.with_headers)))
     # Where single streams begin and end is for the reader in Python.
     root = _root(spark, planned.work.place) if planned.work.bounds is None else None
     plain, sifted, tasks = _split(planned, root)
@@ -66,7 +76,31 @@ def read_lake(spark: SparkSession, node: Node | str, **given: str) -> DataFrame:
         frames.append(_native(spark, paths, planned.work, options, list(sifted)))
     if tasks or not frames:
         frames.append(_through_python(spark, planned.work, packed(tasks), options))
-    return reduce(lambda one, other: one.unionByName(other), frames)
+    whole = reduce(lambda one, other: one.unionByName(other), frames)
+    return whole if typed is None else _parsed(whole, typed, options)
+
+
+def _typed_schema(options: Options, given: StructType | str | None) -> StructType:
+    from pyspark.sql.types import StructType
+
+    if given is None:
+        return typed_schema(options)[0]
+    schema = StructType.fromDDL(given) if isinstance(given, str) else given
+    check_columns(schema, options.parse_mode)
+    return schema
+
+
+def _parsed(frame: DataFrame, schema: StructType, options: Options) -> DataFrame:
+    """The same rows with their records parsed, as `format("headwater")` does it."""
+    mode = options.parse_mode
+    names = ["timestamp" if name == "ts_ms" else name for name in columns_of(schema, mode)]
+
+    def parse_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        shape = shape_of(schema, mode)
+        for batch in batches:
+            yield from shape.batches(pa.Table.from_batches([batch]))
+
+    return frame.select(*names).mapInArrow(parse_batches, schema)
 
 
 def read_where(
@@ -90,13 +124,14 @@ def _split(planned: Plan, root: str | None) -> tuple[list[str], dict[Span, list[
     sifted: dict[Span, list[str]] = {}
     rest: list[Task] = []
     selection = planned.work.selection
-    names = {} if root is None or planned.work.place is None else _names(planned.work.place)
+    work = planned.work
+    wanted = {"bucket", "stream", *(() if work.where is None else work.where.columns)}
+    found = {} if root is None or work.place is None else _bounds(work.place, wanted)
     for task in planned.tasks:
         left: list[Piece] = []
         for piece in task.pieces:
-            known = names.get(piece.file.path, {})
-            where = planned.work.where
-            if selection.rules_out(known.get) or (where is not None and where.rules_out(known.get)):
+            known = found.get(piece.file.path, {})
+            if selection.rules_out(known.get) or (work.where is not None and work.where.rules_out(known.get)):
                 continue
             if root is None or piece.live is not None:
                 left.append(piece)
@@ -112,9 +147,9 @@ def _split(planned: Plan, root: str | None) -> tuple[list[str], dict[Span, list[
     return plain, sifted, rest
 
 
-def _names(place: Place) -> dict[str, dict[str, tuple[str, str]]]:
+def _bounds(place: Place, columns: set[str]) -> dict[str, dict[str, tuple[Any, Any]]]:
     try:
-        return table_names(place)
+        return table_bounds(place, columns)
     except StoreError:
         return {}  # it only saves work
 
@@ -211,4 +246,4 @@ def _through_python(spark: SparkSession, work: Work, parts: list[list[Task]], op
                     for rows in rows_of(work, task):
                         yield from shape.batches(rows)
 
-    return spark.range(0, len(parts), 1, max(len(parts), 1)).mapInArrow(read, schema)
+    return spark.range(0, len(parts), 1, max(len(parts), 1)).mapInArrow(for_executors(read), schema)

@@ -31,6 +31,8 @@ _unreached: dict[Address, float] = {}
 """Owners that did not answer, and until when none of this process's calls goes to them."""
 _OF_GROUP = re.compile(r"/__headwater/groups/(\d+)/")
 _OF_FEED = re.compile(r"/__headwater/groups/(\d+)/feed$")
+_LOOKS = re.compile(r"/__headwater/(plan|groups/\d+/(feed|matches|lake/extents))$")
+"""Calls that only look, beside GET and HEAD."""
 
 
 class NodeError(Exception):
@@ -47,6 +49,10 @@ class NodeRefused(NodeError):
     def __reduce__(self) -> tuple[Any, ...]:
         # Spark carries exceptions from executors to the driver.
         return NodeError, (str(self),)
+
+
+class OnlyLooked(NodeError):
+    """A call was not made, because it may change something on a node that is only to be looked at."""
 
 
 class DataLoss(NodeError):
@@ -103,6 +109,8 @@ class Node:
         """By group."""
         self.owners: dict[int, str] = {}
         """Where the owners of groups are reached, HOST:PORT by group, as far as the node told it."""
+        self.looks_only = False
+        """Calls that may change something raise OnlyLooked."""
         self.hidden: dict[str, str] = {}
         """Names of streams that must not be written down anywhere, and what is written instead."""
         self._mine = threading.local()
@@ -110,7 +118,7 @@ class Node:
     def __reduce__(self) -> tuple[Any, ...]:
         # Executors have an environment of their own: the files are those that the driver was told, by the same paths.
         told = (self.url, self.token, self._patience_s, self.expects, self._server.tls)
-        return _unpickled, (told, self.owners)
+        return _unpickled, (told, self.owners, self.looks_only)
 
     def expecting(self, seen: Mapping[int, Seen]) -> Self:
         """The same node, whose calls raise LogChanged when a group's log does not have what was seen of it.
@@ -119,6 +127,12 @@ class Node:
         """
         other = object.__new__(type(self))
         other.__dict__ = {**self.__dict__, "expects": dict(seen)}
+        return other
+
+    def looking_only(self) -> Self:
+        """The same node, nothing of which is changed by any call."""
+        other = object.__new__(type(self))
+        other.__dict__ = {**self.__dict__, "looks_only": True}
         return other
 
     def __repr__(self) -> str:
@@ -139,6 +153,8 @@ class Node:
         the group has no owner just now, or another one. A connection that ends in the middle, and an answer that
         leaves open what was done, are tried again only if `repeat` (default: for GET and HEAD).
         """
+        if self.looks_only and method not in ("GET", "HEAD") and not _LOOKS.match(path):
+            raise OnlyLooked(f"{method} {self.url}{path} was not called: a dry run changes nothing")
         repeat = method in ("GET", "HEAD") if repeat is None else repeat
         backoff = Backoff(self._patience_s)
         while True:
@@ -205,7 +221,9 @@ class Node:
         return done
 
     def lake_files(self, group: int) -> dict[str, Any]:
-        found: dict[str, Any] = self.json("GET", f"{of(group)}/lake/files")
+        """Has the node take a checkpoint; for who only looks, only when it could not tell of all files otherwise."""
+        when = "?checkpoint=if-needed" if self.looks_only else ""
+        found: dict[str, Any] = self.json("GET", f"{of(group)}/lake/files{when}")
         return found
 
     def lake_extents(self, group: int, files: list[str]) -> bytes:
@@ -326,9 +344,9 @@ class Node:
         return NodeRefused(f"{method} {self.url}{path}", answer.status, code, message, answer.headers)
 
 
-def _unpickled(told: tuple[Any, ...], owners: dict[int, str]) -> Node:
+def _unpickled(told: tuple[Any, ...], owners: dict[int, str], looks_only: bool) -> Node:
     node = Node(*told)
-    node.owners = dict(owners)
+    node.owners, node.looks_only = dict(owners), looks_only
     return node
 
 

@@ -1,4 +1,4 @@
-"""Objects copied from one store to another by Spark tasks, each one hashed on its way.
+"""Objects copied from one store to another by Spark tasks, each one hashed on its way; or only read and hashed.
 
 Owns how they are shared among tasks, and what becomes of an object that is missing or damaged: it is told, not raised,
 so that all of them are known at the end. Never copies an object whose bytes are not what was promised.
@@ -19,6 +19,7 @@ from headwater.spark.backup_store import digest
 from headwater.spark.executor_tasks import parallelism, told, watching
 from headwater.spark.job_runs import Progress
 from headwater.spark.lake_place import Place
+from headwater.spark.same_versions import for_executors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,19 +57,20 @@ def move(
     wanted: Sequence[Wanted],
     source: Place,
     source_folder: str,
-    target: Place,
+    target: Place | None,
     target_folder: str,
     progress: Progress,
 ) -> list[Moved]:
     """Copies objects from below one folder to below another. A folder is empty or ends with a slash.
 
-    Safe to repeat. Raises JobRefused when a store does not answer.
+    Without a target they are only held against what was promised. Safe to repeat. Raises JobRefused when a store does
+    not answer.
     """
     done: list[Moved] = []
     for wave in waves(wanted):
         tasks = shared(wave, parallelism(spark))
         work = partial(_task, tasks, source, source_folder, target, target_folder)
-        rows = spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(work, _MOVED)
+        rows = spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(for_executors(work), _MOVED)
         with watching(spark, progress, "tasks"), told("copying"):
             done += [Moved(*row) for row in rows.collect()]
         progress("objects", len(done), len(wanted))
@@ -109,14 +111,15 @@ def _task(
     tasks: list[list[Wanted]],
     source: Place,
     source_folder: str,
-    target: Place,
+    target: Place | None,
     target_folder: str,
     batches: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         for number in batch.column(0).to_pylist():
             share = tasks[number]
-            one = partial(_copy, source.store(), source_folder, target.store(), target_folder)
+            there = None if target is None else target.store()
+            one = partial(_copy, source.store(), source_folder, there, target_folder)
             large = [one(wanted) for wanted in share if wanted.bytes > SMALL_BYTES]
             with ThreadPoolExecutor(THREADS) as pool:
                 small = list(pool.map(one, [wanted for wanted in share if wanted.bytes <= SMALL_BYTES]))
@@ -126,7 +129,9 @@ def _task(
             yield pa.RecordBatch.from_arrays(arrays, names=list(Moved._fields))
 
 
-def _copy(source: ObjectStore, source_folder: str, target: ObjectStore, target_folder: str, wanted: Wanted) -> Moved:
+def _copy(
+    source: ObjectStore, source_folder: str, target: ObjectStore | None, target_folder: str, wanted: Wanted
+) -> Moved:
     try:
         data = source.get(source_folder + wanted.key)
     except ObjectMissing:
@@ -137,6 +142,6 @@ def _copy(source: ObjectStore, source_folder: str, target: ObjectStore, target_f
         problem = f"{source_folder}{wanted.key} has {len(data)} bytes, not {wanted.bytes}"
     elif wanted.digest is not None and found != wanted.digest:
         problem = f"{source_folder}{wanted.key} has digest {found}, not {wanted.digest}"
-    else:
+    elif target is not None:
         target.put(target_folder + wanted.key, data)
     return Moved(wanted.key, len(data), found, problem)

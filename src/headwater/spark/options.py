@@ -39,6 +39,8 @@ NAMES = (
     "endingOffsets",
     "endingTimestamp",
     "endingOffsetsByTimestamp",
+    "asOfPosition",
+    "asOfTimestamp",
     "maxOffsetsPerTrigger",
     "maxBytesPerTrigger",
     "minOffsetsPerTrigger",
@@ -49,6 +51,8 @@ NAMES = (
     "addedStreams",
     "includeHeaders",
     "where",
+    "parse",
+    "parseMode",
 )
 STREAMING_ONLY = (
     "maxOffsetsPerTrigger",
@@ -57,9 +61,10 @@ STREAMING_ONLY = (
     "maxTriggerDelay",
     "addedStreams",
 )
-BATCH_ONLY = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+ENDS = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "asOfPosition", "asOfTimestamp")
+BATCH_ONLY = ENDS
 BEGINNINGS = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
-ENDS = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+PERMISSIVE, FAILFAST, DROPMALFORMED = PARSE_MODES = ("permissive", "failfast", "dropmalformed")
 DELAY_MS_DEFAULT = 15 * 60_000
 KAFKA = {
     "kafka.bootstrap.servers": "url",
@@ -116,6 +121,11 @@ class Options(NamedTuple):
     delay_ms: int = DELAY_MS_DEFAULT
     """How long a batch waits for `rows_min` records at most."""
     where: RowFilter | None = None
+    as_of: Positions | None = None
+    as_of_ms: int | None = None
+    """What there was at these positions, or at that moment, is read."""
+    parse_mode: str | None = None
+    """What becomes of records that do not fit; None: they are not parsed."""
     bounds: Bounds | None = None
     """What the beginnings and ends of streams, and a moment to end at, came to on the node, once it was asked."""
 
@@ -165,6 +175,9 @@ def parse(given: Mapping[str, str]) -> Options:
         _count(found, "minOffsetsPerTrigger"),
         _delay(found),
         where,
+        _as_of(found["asOfPosition"]) if "asOfPosition" in found else None,
+        _moment("asOfTimestamp", found["asOfTimestamp"]) if "asOfTimestamp" in found else None,
+        parse_mode=_parse_mode(found),
     )
 
 
@@ -179,12 +192,11 @@ def for_batch(given: Mapping[str, str]) -> Options:
     if options.ending == EARLIEST:
         raise BadOptions("a batch read that ends at the earliest offset has no rows: use latest or a position")
     starting, ending = options.starting, options.ending
-    if isinstance(starting, Mapping) and isinstance(ending, Mapping):
+    name, last = ("endingOffsets", ending) if options.as_of is None else ("asOfPosition", options.as_of)
+    if isinstance(starting, Mapping) and isinstance(last, Mapping):
         for group, position in starting.items():
-            if position > ending.get(group, position):
-                raise BadOptions(
-                    f"startingOffsets {position} of group {group} lies after endingOffsets {ending[group]}"
-                )
+            if position > last.get(group, position):
+                raise BadOptions(f"startingOffsets {position} of group {group} lies after {name} {last[group]}")
     if options.node is None and options.starting_ms is not None:
         raise BadOptions('startingTimestamp is looked up through a node: name one with .option("url", …)')
     if options.node is None and (options.stream_starts or options.stream_ends):
@@ -305,6 +317,12 @@ def _offsets(name: str, text: str) -> str | Positions:
     return text.lower() if text.lower() in (EARLIEST, LATEST) else offset_in(name, text).positions
 
 
+def _as_of(text: str) -> Positions:
+    """A position of each group; a number is that of the only one."""
+    alone = text.strip()
+    return {0: int(alone)} if alone.isascii() and alone.isdigit() else offset_in("asOfPosition", alone).positions
+
+
 def of_each(name: str, given: Positions, groups: Iterable[int]) -> Positions:
     """The positions, if they are those of these groups. Raises BadOptions."""
     wanted = set(groups)
@@ -321,6 +339,19 @@ def _added(found: Mapping[str, str]) -> str:
     return text
 
 
+def _parse_mode(found: Mapping[str, str]) -> str | None:
+    if "parse" not in found:
+        if "parseMode" in found:
+            raise BadOptions('parseMode is for reads that parse: add .option("parse", "json")')
+        return None
+    if found["parse"].lower() != "json":
+        raise BadOptions(f"parse is json, not {found['parse']!r}")
+    mode = found.get("parseMode", PERMISSIVE).lower()
+    if mode not in PARSE_MODES:
+        raise BadOptions(f"parseMode is {', '.join(PARSE_MODES[:-1])} or {PARSE_MODES[-1]}, not {mode!r}")
+    return mode
+
+
 def selection_of(spelled: Mapping[str, str]) -> Selection:
     """The choice that `Selection.spelled` spelled. Raises BadOptions for one of which only a hash was kept."""
     if "hash" in spelled:
@@ -332,11 +363,12 @@ def selection_of(spelled: Mapping[str, str]) -> Selection:
 
 
 def _expected(found: Mapping[str, str]) -> tuple[Mapping[int, Seen], ...]:
-    given = [(name, found[name]) for name in ("startingOffsets", "endingOffsets") if name in found]
+    named = ("startingOffsets", "endingOffsets", "asOfPosition")
+    given = [(name, found[name].strip()) for name in named if name in found]
     offsets = [
         offset_in(name, text)
         for name, text in given
-        if text.lower() not in (EARLIEST, LATEST) and not names_streams(text, BESIDE)
+        if text.lower() not in (EARLIEST, LATEST) and not text.isdigit() and not names_streams(text, BESIDE)
     ]
     return tuple(offset.seen for offset in offsets if offset.seen)
 

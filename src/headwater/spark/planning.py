@@ -59,8 +59,8 @@ def looked_at(options: Options, node: Node) -> tuple[Node, dict[int, Head]]:
             heads_of(node.expecting(seen))
         except LogChanged as changed:
             raise DataLoss(
-                f"{node.url}: {changed.message}. startingOffsets or endingOffsets names a position of that log: name "
-                "its node, or leave it out"
+                f"{node.url}: {changed.message}. startingOffsets, endingOffsets or asOfPosition names a position "
+                "of that log: name its node, or leave it out"
             ) from changed
     heads = heads_of(node)
     return node.expecting(seen_in(heads)), heads
@@ -78,7 +78,7 @@ def first_positions(options: Options, node: Node, heads: Heads, default: str) ->
     starting = default if options.starting is None else options.starting
     if starting == EARLIEST:
         return dict.fromkeys(heads, 0)
-    return ends_of(heads) if isinstance(starting, str) else _reached("startingOffsets", starting, heads)
+    return ends_of(heads) if isinstance(starting, str) else reached("startingOffsets", starting, heads)
 
 
 def _first_of_streams(options: Options, node: Node, heads: Heads, default: str) -> dict[int, int]:
@@ -109,10 +109,11 @@ def with_bounds(options: Options, node: Node, heads: Heads, default: str) -> Opt
 
 def last_positions(options: Options, heads: Heads) -> dict[int, int]:
     ending = options.ending
-    return ends_of(heads) if isinstance(ending, str) else _reached("endingOffsets", ending, heads)
+    return ends_of(heads) if isinstance(ending, str) else reached("endingOffsets", ending, heads)
 
 
-def _reached(name: str, given: Positions, heads: Heads) -> dict[int, int]:
+def reached(name: str, given: Positions, heads: Heads) -> dict[int, int]:
+    """The positions, if the node has got there. Raises BadOptions."""
     for group, position in of_each(name, given, heads).items():
         head = heads[group].position
         if position > head:
@@ -311,9 +312,11 @@ def _part(options: Options, node: Node, group: int, wanted: Range, state: State)
             return _Part(group, [], none, hot, state, state.losses, None)
         settled = Range(wanted.after, min(wanted.until, listing.position))
         files = [file for file in listing.files if file.meets(settled) and file.matched_rows != 0]
+        if options.where is not None:
+            files = [file for file in files if not options.where.rules_out(file.bounds)]
         earliest_ms = None if options.where is None else options.where.earliest_ms()
         if earliest_ms is not None:
-            # Nothing in a file is younger than the file.
+            # Of a file whose times are not known: nothing in it is younger than the file.
             files = [file for file in files if file.modified_ms >= earliest_ms - CLOCK_SLACK_MS]
         pieces = live_pieces(node, files)
         if pieces is not None:
@@ -365,16 +368,24 @@ def packed(tasks: Sequence[Task]) -> list[list[Task]]:
 # ---- a lake without a node -----------------------------------------------------------------------------------------
 
 
-def plan_table(options: Options, columns: list[str]) -> Plan:
-    """The same from the Delta table alone: all of its rows, also those whose streams are gone."""
+def plan_table(options: Options, columns: list[str], version: int | None = None) -> Plan:
+    """The same from the Delta table alone, or one version of it: all of its rows, also those whose streams are gone."""
     if options.place is None:
         raise ValueError("neither a node nor a lake")
-    by_group = table_files(options.place)
+    by_group = table_files(options.place, version)
     starting, ending = options.starting, options.ending
     starts = {} if starting is None or isinstance(starting, str) else of_each("startingOffsets", starting, by_group)
     ends = {} if isinstance(ending, str) else of_each("endingOffsets", ending, by_group)
     wanted = {group: Range(starts.get(group, 0), ends.get(group, FAR)) for group in by_group}
-    pieces = {group: [Piece(file) for file in files if file.meets(wanted[group])] for group, files in by_group.items()}
+    where = options.where
+    pieces = {
+        group: [
+            Piece(file)
+            for file in files
+            if file.meets(wanted[group]) and not (where is not None and where.rules_out(file.bounds))
+        ]
+        for group, files in by_group.items()
+    }
     total = sum(piece.file.size_bytes for some in pieces.values() for piece in some)
     size = part_bytes(total, options.parts_min, os.cpu_count() or 1)
     tasks = [task for group, some in pieces.items() for task in tasks_of(group, some, wanted[group], size)]

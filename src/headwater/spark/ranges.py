@@ -46,6 +46,17 @@ class File(NamedTuple):
     modified_ms: int
     matched_rows: int | None = None
     """How many of them are of chosen streams, at most; None: nobody counted them."""
+    ms_min: int | None = None
+    ms_max: int | None = None
+    """Between which times they were committed; None: nobody says."""
+
+    def bounds(self, column: str) -> tuple[int, int] | None:
+        """Between which values of a column of the lake they lie, as far as it is known here."""
+        if column == "position":
+            return self.position_min, self.position_max
+        if column == "ts_ms" and self.ms_min is not None and self.ms_max is not None:
+            return self.ms_min, self.ms_max
+        return None
 
     @property
     def chosen_rows(self) -> int:
@@ -102,6 +113,8 @@ def file_of(facts: dict[str, Any]) -> File:
         FAR if high is None else high,
         facts["modified_ms"],
         facts.get("matched_rows"),
+        facts.get("ms_min"),
+        facts.get("ms_max"),
     )
 
 

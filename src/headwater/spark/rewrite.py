@@ -27,6 +27,7 @@ from headwater.spark.lake_listing import File, Listing
 from headwater.spark.lake_place import Place
 from headwater.spark.lake_table import is_wide
 from headwater.spark.node import Node, NodeRefused
+from headwater.spark.same_versions import for_executors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,27 +55,32 @@ class Changed(Exception):
 
 
 def rewrite(
-    spark: SparkSession, node: Node, listing: Listing, files: Sequence[File], target_bytes: int, progress: Progress
+    spark: SparkSession,
+    node: Node,
+    listing: Listing,
+    files: Sequence[File],
+    target_bytes: int,
+    progress: Progress,
+    cluster_by: Sequence[str] = (),
 ) -> Swapped:
     """Puts the live rows of some files of the listing into new ones of about `target_bytes` each, sorted, and has the
     node swap them.
 
-    Raises Changed; then nothing is different, but for objects that nothing refers to. Raises JobRefused when a file
-    cannot be read: a damaged file is never replaced.
+    Each new file has a range of the order by `cluster_by` and then by `SORTED_BY`; within it rows stand as ever. Raises
+    Changed; then nothing is different, but for objects that nothing refers to. Raises JobRefused when a file cannot be
+    read: a damaged file is never replaced.
     """
     place, group = listing.place, listing.group
-    live_bytes, live_rows = sum(file.live_bytes for file in files), sum(file.live_rows for file in files)
-    parts = max(1, round(live_bytes / target_bytes), -(-live_rows // FILE_ROWS_MAX))
     # Looked at after the files were listed: one of them with more columns is in a table that has them.
     wide = is_wide(place)
     schema = WIDE if wide else SCHEMA
     spelt = ", ".join(f"`{field.name}` {_TYPES[str(field.type)]}" for field in schema)
     rows = over_files(spark, files, partial(_read_live, node, place, schema.names), spelt)
     # More than one part reads the files twice: Spark looks at all keys before it chooses where to cut.
-    rows = rows.repartitionByRange(parts, *SORTED_BY)
+    rows = rows.repartitionByRange(parts_count(files, target_bytes), *dict.fromkeys((*cluster_by, *SORTED_BY)))
     codec = LZ4 if place.is_local else ZSTD
     written = rows.sortWithinPartitions(*SORTED_BY).mapInArrow(
-        partial(_write, place, group, listing.epoch, codec, wide), _WRITTEN
+        for_executors(partial(_write, place, group, listing.epoch, codec, wide)), _WRITTEN
     )
     with watching(spark, progress, "tasks"), told("rewriting"):
         added = [(row["path"], row["bytes"], row["rows"]) for row in written.collect()]
@@ -85,6 +91,29 @@ def rewrite(
             raise Changed(str(refused)) from refused
         raise
     return Swapped(list(files), added)
+
+
+def would_rewrite(files: Sequence[File], target_bytes: int) -> Swapped:
+    """What `rewrite` would come to, about: how well rows pack is not known before."""
+    count = parts_count(files, target_bytes) if any(file.live_rows for file in files) else 0
+    sizes, rows = (_shares(sum(getattr(file, name) for file in files), count) for name in ("live_bytes", "live_rows"))
+    return Swapped(list(files), [("", *one) for one in zip(sizes, rows, strict=True)])
+
+
+def parts_count(files: Sequence[File], target_bytes: int) -> int:
+    """How many new files take the place of these."""
+    live_bytes, live_rows = sum(file.live_bytes for file in files), sum(file.live_rows for file in files)
+    return max(1, round(live_bytes / target_bytes), -(-live_rows // FILE_ROWS_MAX))
+
+
+def _shares(total: int, count: int) -> list[int]:
+    return [total * (number + 1) // count - total * number // count for number in range(count)]
+
+
+def without(listing: Listing, files: Sequence[File]) -> Listing:
+    """The listing as a dry run goes on with it."""
+    gone = {file.path for file in files}
+    return listing._replace(files=[file for file in listing.files if file.path not in gone])
 
 
 def counted(conflicts: int, changed: Changed) -> int:

@@ -23,8 +23,9 @@ CONDITIONS_MAX, VALUES_MAX = 64, 10_000
 TEXTS = ("bucket", "stream", "content_type", "tag", "node")
 NUMBERS = ("incarnation", "seq", "offset", "n", "group", "position")
 MOMENT = "timestamp"
-BOUNDED = ("bucket", "stream", "incarnation", "group", "position")
-"""Columns with bounds in files, and without nulls."""
+BOUNDED = ("bucket", "stream", "incarnation", "seq", "offset", MOMENT, "group", "position", "tag")
+"""Columns with bounds in files. Those of `tag` are of the rows that have one; no condition that bounds can rule out is
+true of a row without."""
 COLUMNS = (*TEXTS, *NUMBERS, MOMENT)
 _TOKEN = re.compile(
     r"\s*(?:(?P<text>'(?:[^']|'')*')|(?P<number>-?\d{1,18})|(?P<name>`[^`]+`|[A-Za-z_]\w*)|(?P<sign><=|>=|<>|!=|=|<|>|\(|\)|,))"
@@ -92,6 +93,12 @@ class Condition(NamedTuple):
             return column.startswith(self.values[0])
         return _OF_SPARK[self.sign](column, values[0])
 
+    def is_outside(self, bounds: Bounds) -> bool:
+        """No row comes through, as far as the column's bounds tell."""
+        moment = self.column == MOMENT
+        span = bounds("ts_ms" if moment else self.column)
+        return span is not None and self.rules_out(*(value * 1_000 if moment else value for value in span))
+
     def rules_out(self, low: Any, high: Any) -> bool:
         """No row between these bounds, which are no nulls, comes through."""
         sign = self.sign
@@ -123,12 +130,8 @@ class RowFilter(NamedTuple):
         return whole
 
     def rules_out(self, bounds: Bounds) -> bool:
-        """By the bounds of the columns that have some. Only columns without nulls are asked about."""
-        for one in self.conditions:
-            span = bounds(one.column) if one.column in BOUNDED else None
-            if span is not None and one.rules_out(*span):
-                return True
-        return False
+        """By the bounds of the lake's columns that have some."""
+        return any(one.column in BOUNDED and one.is_outside(bounds) for one in self.conditions)
 
     def column(self) -> Any:
         """The same as Spark says it of the lake's columns."""

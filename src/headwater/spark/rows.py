@@ -86,13 +86,14 @@ class Shape:
         """The same rows, in batches as large as Spark likes them."""
         if not len(rows):
             return
-        columns = [self._column(rows, field) for field in self.arrow]
+        columns = [self.column(rows, field) for field in self.arrow]
         shaped = pa.Table.from_arrays(columns, schema=self.arrow)
         # One batch of 64 k rows costs more to join, and less to pass on, than sixteen of 4 k rows each.
         yield from shaped.combine_chunks().to_batches(max_chunksize=BATCH_ROWS_MAX)
 
     @staticmethod
-    def _column(rows: pa.Table, field: pa.Field) -> Any:
+    def column(rows: pa.Table, field: pa.Field) -> Any:
+        """A column of these rows as the schema has it."""
         name = field.name.lower()
         if name == "timestamp":
             return pc.cast(pc.multiply(rows["ts_ms"], 1_000), field.type)

@@ -52,6 +52,14 @@ class Selection:
     minus: Selection | None = None
     """Streams that are left out."""
 
+    def single_bucket(self) -> str | None:
+        """The bucket that all of it is in; None when it may be in several."""
+        if self.streams is not None:
+            buckets = {bucket for bucket, _ in self.streams}
+            return buckets.pop() if len(buckets) == 1 else None
+        first, slash, _ = (self.pattern or "").partition("/")
+        return self.bucket or (first if slash and "*" not in first else None)
+
     def spelled(self) -> dict[str, str]:
         """The choice as options say it, for a checkpoint; a hash of it where that would be long."""
         if self.streams is not None:

@@ -11,7 +11,7 @@ So P has a chunk's number when, and only when, all of it is there; and `splits` 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import msgspec
@@ -64,6 +64,7 @@ class _Fault(msgspec.Struct):
 class _Answer(msgspec.Struct):
     status: int
     error: _Fault | None = None
+    stream_next_offset: str = "0"
     duplicate: bool = False
     producer_epoch: str | None = None
     producer_expected_seq: str | None = None
@@ -82,7 +83,16 @@ _answers = msgspec.json.Decoder(list[_Answer]).decode
 class Sender:
     """Sends the chunks of one task. `chunks_known`, `rows_known`: those that the node had already."""
 
-    def __init__(self, node: Node, identity: Identity, create: bool, patience_s: float = PATIENCE_S) -> None:
+    def __init__(
+        self,
+        node: Node,
+        identity: Identity,
+        create: bool,
+        patience_s: float = PATIENCE_S,
+        taken: Callable[[Entry, int], None] | None = None,
+    ) -> None:
+        """`taken` is told of each chunk that the node has, in one piece, and of its stream's tail."""
+        self._taken = taken
         self._node = node
         self._identity = identity
         self._create = create
@@ -160,6 +170,8 @@ class Sender:
         for entry, told in zip(entries, answers, strict=True):
             if told.error is None:
                 self._count(entry, told.duplicate)
+                if self._taken is not None:
+                    self._taken(entry, int(told.stream_next_offset))
             elif _is_passing(told.error) or (entry.stream in held and told.error.code in _GAPS):
                 # A chunk after one that has to wait leaves a gap until that one is there.
                 held.add(entry.stream)

@@ -11,7 +11,9 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from headwater.spark.failures import cause
@@ -34,6 +36,9 @@ LOOPBACK = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0
 ADVICE = "Name the Spark to run on with --master, such as local[*] or spark://HOST:7077"
 
 
+_NONE: Mapping[str, str] = MappingProxyType({})
+
+
 class SparkMissing(Exception):
     """Spark cannot start here; the message says what is missing and how to get it."""
 
@@ -50,11 +55,19 @@ def findings(connect: bool = False) -> list[Finding]:
     return [_pyspark(), _pandas(), _connect() if connect else _java()]
 
 
-def session(app: str, master: str | None = None, *, verbose: bool = False, **conf: str) -> SparkSession:
+def session(
+    app: str,
+    master: str | None = None,
+    *,
+    verbose: bool = False,
+    settings: Mapping[str, str] = _NONE,
+    **conf: str,
+) -> SparkSession:
     """The running session, or a new one: on `master`, else on what Spark's own settings say, else on `local[*]`.
 
-    A master `sc://…` is a Spark Connect server. Names in `conf` are written with underscores for dots. What Spark says
-    while it starts is left out unless `verbose`. Raises SparkMissing.
+    A master `sc://…` is a Spark Connect server. `settings` are Spark's, by name; names in `conf` are written with
+    underscores for dots. What Spark says while it starts is left out unless `verbose`. Raises SparkMissing, also for a
+    setting that a Connect server does not take from a session.
     """
     remote = _remote(master)
     wrong = [finding for finding in findings(remote is not None) if finding.advice]
@@ -63,7 +76,7 @@ def session(app: str, master: str | None = None, *, verbose: bool = False, **con
     # Workers would pick whatever `python3` is first in their path.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    settings = {name.replace("_", "."): value for name, value in conf.items()}
+    settings = {**{name.replace("_", "."): value for name, value in conf.items()}, **settings}
     named = remote or master
     if named is not None and (refused := refusal(named)) is not None:
         raise SparkMissing(refused)
@@ -112,12 +125,25 @@ def _connected(app: str, remote: str, settings: dict[str, str]) -> SparkSession:
 
     try:
         builder = SparkSession.builder.appName(app).remote(remote)
-        for name, value in (SESSION_DEFAULTS | settings).items():
+        for name, value in SESSION_DEFAULTS.items():
             builder = builder.config(name, value)
         made = builder.getOrCreate()
         made.range(1).count()  # the first call that needs the server
     except Exception as error:
         raise SparkMissing(f"there is no session at {remote}: {cause(error)}. {ADVICE}") from error
+    for name, value in settings.items():
+        try:
+            # Not with the builder: that passes over what the server refuses.
+            made.conf.set(name, value)
+        except Exception as error:
+            made.stop()
+            if "CANNOT_MODIFY" not in str(error):
+                raise SparkMissing(
+                    f"the Spark Connect server at {remote} does not take {name}: {cause(error)}"
+                ) from error
+            raise SparkMissing(
+                f"the Spark Connect server at {remote} takes {name} only when it starts: set it there, and leave it out"
+            ) from error
     return made
 
 

@@ -1,10 +1,13 @@
 """The sink: rows of a frame, batch or streaming, onto streams, exactly once (`format("headwater")`).
 
-Owns its options, the columns it takes, and under which name and number a batch is written. Never repartitions a frame
-by itself: a data source cannot; `to_streams` and `start_stream` do.
+Owns under which name and number a batch is written. Never repartitions a frame by itself: a data source cannot;
+`to_streams` and `start_stream` do.
 
     streaming   Producer-Id spark-{queryId}, Producer-Epoch epochBase + batchId, Producer-Seq chunk of (stream, batch)
     batch       Producer-Id made on the driver, or producerId; Producer-Epoch epochBase
+
+In the output modes `complete` and `update` a row is the newest state of its stream: it is appended like any other, and
+published as the stream's snapshot, which lets go of the states before it (see `states`).
 """
 
 from __future__ import annotations
@@ -13,23 +16,24 @@ import json
 import os
 import sys
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import xxhash
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from headwater.errors import BadName
 from headwater.model.names import bucket_of, flat_key, stream_of
-from headwater.spark.chunks import KIND, LABELS, PAYLOAD, STREAM, BadRows, Chunk, chunks_of_sorted, sorted_rows
+from headwater.spark.chunks import KIND, LABELS, BadRows, Chunk, chunks_of_sorted, sorted_rows
 from headwater.spark.node import Node, NodeError
-from headwater.spark.options import NAME_BYTES_MAX, parse
-from headwater.spark.selection import Selection
+from headwater.spark.options import NAME_BYTES_MAX
+from headwater.spark.same_versions import Checked
 from headwater.spark.sending import PATIENCE_S, Identity, Sender, SinkFailed
+from headwater.spark.sink_options import SOURCE_ORDER, Columns, Options
+from headwater.spark.states import States, check_state
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -37,139 +41,11 @@ if TYPE_CHECKING:
 
 BATCH_PROPERTY = "streaming.sql.batchId"
 QUERY_PROPERTY = "sql.streaming.queryId"
-EPOCH_MAX = (1 << 53) - 1
 REACH_S = 5.0
 """After so long the caller is told that no node answers."""
-RETRY_S_MAX = 86_400.0
 HASHES_MAX = 131_072
 """How many streams of a task are compared with other tasks' one by one; of more, those with the lowest hashes."""
-
-OPTIONS = ("url", "token", "producerId", "epochBase", "contentType", "createStreams", "orderBy", "retrySeconds")
-OPTIONS_OF_JOBS = ("presorted", "reportFile", "notInto")
-OPTIONS_OF_SPARK = ("path", "checkpointLocation", "queryName")
-"""What Spark hands on of its own."""
-_TEXTS = ("string", "varchar", "char")
-_UNORDERED = ("array", "map", "struct", "variant")
-SOURCE_ORDER = ("group", "position", "seq")
-"""What orders rows that come from this product's source, when nothing else is said."""
-
-
-class Options(NamedTuple):
-    url: str
-    token: str | None
-    producer_id: str | None
-    epoch_base: int
-    content_type: str | None
-    create_streams: bool
-    order_by: tuple[str, ...]
-    presorted: bool
-    """Rows come sorted by stream and in order already: nothing is gathered in memory. `to_streams` sorts like that."""
-    report_file: str | None
-    """A file on the driver's machine that a line of JSON is added to with every commit."""
-    not_into: Selection | None
-    """What the rows were read from: writing there would go round in circles."""
-    retry_s: float
-    """How long a write waits for a node that is away or busy."""
-
-    @classmethod
-    def of(cls, given: Mapping[str, str]) -> Options:
-        """Raises SinkFailed."""
-        found = {name.lower(): value for name, value in given.items()}
-        known = {name.lower() for name in (*OPTIONS, *OPTIONS_OF_JOBS, *OPTIONS_OF_SPARK)}
-        if unknown := sorted(name for name in given if name.lower() not in known):
-            raise SinkFailed(f"there is no option {', '.join(unknown)} for writing: there are {', '.join(OPTIONS)}")
-        url = found.get("url")
-        if not url:
-            raise SinkFailed("the option url is missing: name the node, such as http://127.0.0.1:4437")
-        epoch = found.get("epochbase", "0")
-        if not (epoch.isascii() and epoch.isdigit() and int(epoch) <= EPOCH_MAX):
-            raise SinkFailed(f"epochBase is a whole number from 0, not {epoch!r}")
-        return cls(
-            url,
-            found.get("token"),
-            found.get("producerid") or None,
-            int(epoch),
-            found.get("contenttype") or None,
-            _flag(found, "createstreams", True),
-            tuple(name.strip() for name in found.get("orderby", "").split(",") if name.strip()),
-            _flag(found, "presorted", False),
-            found.get("reportfile"),
-            parse({"url": url, **json.loads(found["notinto"])}).selection if "notinto" in found else None,
-            _retry_s(found.get("retryseconds")),
-        )
-
-
-class Columns(NamedTuple):
-    """Where the parts of a row are found in the frame."""
-
-    bucket: str | None
-    stream: str
-    payload: str
-    content_type: str | None
-    content_type_default: str
-    order: tuple[str, ...]
-    labels: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, schema: Any, options: Options) -> Columns:
-        """`schema`: the frame's. Raises SinkFailed when it cannot be written."""
-        types = {field.name: field.dataType.simpleString() for field in schema.fields}
-        has = f"the frame has {', '.join(types) or 'no columns'}"
-        if "stream" not in types:
-            raise SinkFailed(f"a column `stream` is missing: it names the stream as bucket/name; {has}")
-        payload = next((name for name in ("payload", "value") if name in types), None)
-        if payload is None:
-            raise SinkFailed(f"a column `payload` (or `value`) is missing: it holds the record; {has}")
-        bucket = "bucket" if "bucket" in types else None
-        kind = KIND if options.content_type is None and KIND in types else None
-        for name in (bucket, "stream", kind):
-            if name is not None and not types[name].startswith(_TEXTS):
-                raise SinkFailed(f"the column `{name}` is a string, not {types[name]}")
-        labels = tuple(name for name in LABELS if name in types)
-        for name in labels:
-            if not types[name].startswith(_TEXTS):
-                raise SinkFailed(
-                    f"the column `{name}` is a string, not {types[name]}: it becomes the record's {name}; "
-                    + ("make it text first, with to_json(…)" if name == "meta" else "drop or rename it if not")
-                )
-        if types[payload] != "binary" and not types[payload].startswith(_TEXTS):
-            raise SinkFailed(
-                f"the column `{payload}` is binary or string, not {types[payload]}: "
-                "make it text first, with to_json(…) or cast(… as string)"
-            )
-        order = options.order_by
-        if not order and "position" in types and "seq" in types:
-            order = tuple(name for name in SOURCE_ORDER if name in types)
-        for name in order:
-            if name not in types:
-                raise SinkFailed(f"orderBy names the column `{name}`, and there is none; {has}")
-            if types[name].startswith(_UNORDERED):
-                raise SinkFailed(f"orderBy names the column `{name}`, and a value of type {types[name]} has no order")
-        is_text = types[payload] != "binary"
-        default = options.content_type or ("text/plain" if is_text else "application/octet-stream")
-        return cls(bucket, "stream", payload, kind, default, order, labels)
-
-    def pick(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Stream, content type, payload, labels, what orders rows. Raises BadRows for one that cannot be written."""
-        streams = batch.column(self.stream).cast(pa.string())
-        _no_null(streams, self.stream)
-        if self.bucket is not None:
-            buckets = batch.column(self.bucket).cast(pa.string())
-            _no_null(buckets, self.bucket)
-            streams = pc.binary_join_element_wise(buckets, streams, "/")
-        payload = batch.column(self.payload).cast(pa.binary())
-        _no_null(payload, self.payload, streams)
-        empty = pc.index(pc.binary_length(payload), 0).as_py()
-        if empty >= 0:
-            raise BadRows(f"`{self.payload}` is empty in a row for {streams[empty].as_py()!r}: leave such rows out")
-        if self.content_type is None:
-            kinds = pa.repeat(pa.scalar(self.content_type_default), batch.num_rows)
-        else:
-            kinds = batch.column(self.content_type).cast(pa.string()).fill_null(self.content_type_default)
-        order = [batch.column(name) for name in self.order]
-        labels = [batch.column(name).cast(pa.string()) for name in self.labels]
-        names = [STREAM, KIND, PAYLOAD, *self.labels, *(f"order{index}" for index in range(len(order)))]
-        return pa.RecordBatch.from_arrays([streams, kinds, payload, *labels, *order], names)
+OUTPUT_MODES = ("append", "complete", "update")
 
 
 class Written(WriterCommitMessage):
@@ -185,7 +61,7 @@ class Written(WriterCommitMessage):
         self.hashes = np.array(kept, dtype=np.uint64).tobytes()
 
 
-class _Writing:
+class _Writing(Checked):
     """What both writers do. Pickled to the executors."""
 
     def __init__(self, columns: Columns, options: Options) -> None:
@@ -195,11 +71,15 @@ class _Writing:
     def _write(self, batches: Iterator[pa.RecordBatch], identity: Identity, partition: int) -> Written:
         options = self._options
         node = Node(options.url, options.token, options.retry_s)
-        sender = Sender(node, identity, options.create_streams, options.retry_s)
+        states = States(node, options.retry_s) if options.states else None
+        taken = None if states is None else states.add
+        sender = Sender(node, identity, options.create_streams, options.retry_s, taken)
         streams: list[int] = []
 
         def counted(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
             for chunk in chunks:
+                if states is not None:
+                    check_state(chunk)
                 if chunk.seq == 0:
                     self._check(chunk.stream)
                     streams.append(xxhash.xxh3_64_intdigest(chunk.stream.encode()))
@@ -210,6 +90,8 @@ class _Writing:
             sender.send(counted(chunks_of_sorted(picked if options.presorted else sorted_rows(picked))))
         except BadRows as bad:
             raise SinkFailed(str(bad)) from None
+        if states is not None:
+            states.finish()
         return Written(partition, sender, streams)
 
     def _check(self, stream: str) -> None:
@@ -249,10 +131,12 @@ class BatchWriter(_Writing, DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         context = TaskContext.get()
-        return self._write(iterator, self._identity, -1 if context is None else context.partitionId())
+        identity = identity_of_query(context, self._options) if self._options.of_query else self._identity
+        return self._write(iterator, identity, -1 if context is None else context.partitionId())
 
     def commit(self, messages: list[Written | None]) -> None:
-        self._commit(messages, {"producer_id": self._identity.producer_id, "epoch": self._identity.epoch})
+        known = {} if self._options.of_query else {"producer_id": self._identity.producer_id}
+        self._commit(messages, {**known, "epoch": self._identity.epoch})
 
     def abort(self, messages: list[Written | None]) -> None:
         """Nothing to undo: what was appended stays, and the same write again finds it there."""
@@ -261,23 +145,27 @@ class BatchWriter(_Writing, DataSourceArrowWriter):
 class StreamWriter(_Writing, DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         context = TaskContext.get()
-        batch = None if context is None else context.getLocalProperty(BATCH_PROPERTY)
-        query = None if context is None else context.getLocalProperty(QUERY_PROPERTY)
-        if context is None or batch is None or not batch.isdigit() or not query:
-            raise SinkFailed(
-                f"this Spark does not tell its tasks which batch they write ({BATCH_PROPERTY}={batch!r}, "
-                f"{QUERY_PROPERTY}={query!r}), and without that nothing can be written exactly once: use pyspark 4.2 "
-                "to 4.3, or foreachBatch with to_streams, producer_id and epoch_base"
-            )
-        options = self._options
-        identity = Identity(options.producer_id or f"spark-{query}", options.epoch_base + int(batch))
-        return self._write(iterator, identity, context.partitionId())
+        identity = identity_of_query(context, self._options)
+        return self._write(iterator, identity, -1 if context is None else context.partitionId())
 
     def commit(self, messages: list[Written | None], batchId: int) -> None:
         self._commit(messages, {"batch": batchId})
 
     def abort(self, messages: list[Written | None], batchId: int) -> None:
         """Nothing to undo: the batch comes again, and what is there already is known by its numbers."""
+
+
+def identity_of_query(context: TaskContext | None, options: Options) -> Identity:
+    """Whose batch a task writes, as Spark tells it. Raises SinkFailed."""
+    batch = None if context is None else context.getLocalProperty(BATCH_PROPERTY)
+    query = None if context is None else context.getLocalProperty(QUERY_PROPERTY)
+    if context is None or batch is None or not batch.isdigit() or not query:
+        raise SinkFailed(
+            f"this Spark does not tell its tasks which batch they write ({BATCH_PROPERTY}={batch!r}, "
+            f"{QUERY_PROPERTY}={query!r}), and without that nothing can be written exactly once: use pyspark 4.2 "
+            "to 4.3, or foreachBatch with to_streams, producer_id and epoch_base; start_stream takes a producer_id"
+        )
+    return Identity(options.producer_id or f"spark-{query}", options.epoch_base + int(batch))
 
 
 def writer(schema: Any, overwrite: bool, options: Mapping[str, str]) -> BatchWriter:
@@ -291,9 +179,9 @@ def writer(schema: Any, overwrite: bool, options: Mapping[str, str]) -> BatchWri
 
 def stream_writer(schema: Any, overwrite: bool, options: Mapping[str, str]) -> StreamWriter:
     """What `DefaultSource.streamWriter` returns. Raises SinkFailed."""
-    if overwrite:
-        raise SinkFailed('a stream is only ever appended to: use outputMode("append"), or foreachBatch with to_streams')
     parsed = Options.of(options)
+    if overwrite:  # Spark's word for the output mode `complete`
+        parsed = parsed._replace(states=True)
     return StreamWriter(Columns.of(schema, parsed), parsed)
 
 
@@ -346,25 +234,48 @@ def start_stream(
     trigger: Mapping[str, Any] | None = None,
     query_name: str | None = None,
     retry_s: float = PATIENCE_S,
+    output_mode: str = "append",
 ) -> StreamingQuery:
     """The same for a streaming frame: starts a query that writes every batch exactly once.
 
     `trigger` is what `DataStreamWriter.trigger` takes. Rows that come from this product's source are ordered as they
     were appended, unless `order_by` says otherwise. `not_into`: options of a read whose streams must not be written to.
+    With the `output_mode` `complete` or `update` a row is the newest state of its stream, and becomes its snapshot; a
+    batch has at most one row of a stream then.
     """
     shaped = _shaped(frame, stream, payload, order_by, partitions)
     order = [name for name in shaped.columns if name.startswith("order")]
     options = _options(node, content_type, order, create_streams, producer_id, epoch_base, report_file, retry_s)
     _reach(Node(node.url, options.get("token"), REACH_S))
-    query = shaped.writeStream.format("headwater").outputMode("append").options(**options)
-    query = query.option("checkpointLocation", checkpoint)
     if not_into:
-        query = query.option("notInto", json.dumps(dict(not_into)))
+        options["notInto"] = json.dumps(dict(not_into))
+    if output_mode not in OUTPUT_MODES:
+        raise SinkFailed(f"output_mode is one of {', '.join(OUTPUT_MODES)}, not {output_mode!r}")
+    query = shaped.writeStream.outputMode(output_mode).option("checkpointLocation", checkpoint)
+    if output_mode == "update":
+        # Spark refuses this mode for a sink in Python, and not for a function.
+        query = query.foreachBatch(_states_of_batches(options, producer_id, epoch_base))
+    else:
+        query = query.format("headwater").options(**options)
     if query_name is not None:
         query = query.queryName(query_name)
     if trigger:
         query = query.trigger(**trigger)
     return query.start()
+
+
+def _states_of_batches(
+    options: Mapping[str, str], producer_id: str | None, epoch_base: int
+) -> Callable[[DataFrame, int], None]:
+    def write(batch: DataFrame, number: int) -> None:
+        batch.sparkSession.createDataFrame([], "n int")  # see `_shaped`
+        writing = batch.write.format("headwater").mode("append").options(**options).option("states", "true")
+        if producer_id is None:
+            writing.option("ofQuery", "true").save()
+        else:
+            writing.option("epochBase", str(epoch_base + number)).save()
+
+    return write
 
 
 def shared_streams(written: Sequence[Written]) -> int:
@@ -458,31 +369,6 @@ def _wait_for(options: Options) -> None:
             raise
         print(f"{away}; waiting up to {rest_s:.0f} s more (retrySeconds)", file=sys.stderr, flush=True)
         _reach(Node(options.url, options.token, rest_s))
-
-
-def _retry_s(given: str | None) -> float:
-    try:
-        found = PATIENCE_S if given is None else float(given)
-    except ValueError:
-        found = -1.0
-    if not 0 < found <= RETRY_S_MAX:
-        raise SinkFailed(f"retrySeconds is a number above 0, at most {RETRY_S_MAX:.0f}, not {given!r}")
-    return found
-
-
-def _flag(found: Mapping[str, str], name: str, default: bool) -> bool:
-    value = found.get(name, str(default)).lower()
-    if value not in ("true", "false"):
-        known = {option.lower(): option for option in (*OPTIONS, *OPTIONS_OF_JOBS)}
-        raise SinkFailed(f"{known[name]} is true or false, not {value!r}")
-    return value == "true"
-
-
-def _no_null(column: pa.Array, name: str, streams: pa.Array | None = None) -> None:
-    if column.null_count:
-        row = pc.index(column.is_null(), True).as_py()
-        where = "a row" if streams is None else f"a row for {streams[row].as_py()!r}"
-        raise BadRows(f"`{name}` is null in {where}: leave such rows out")
 
 
 def _report(file: str, facts: dict[str, object]) -> None:

@@ -18,6 +18,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from headwater.spark import options as asked
 from headwater.spark.matching import check_match
 from headwater.spark.options import EARLIEST, Options
+from headwater.spark.parsing import check_columns, columns_of, shape_of
 from headwater.spark.planning import (
     Plan,
     first_positions,
@@ -30,13 +31,14 @@ from headwater.spark.planning import (
 )
 from headwater.spark.ranges import Range
 from headwater.spark.reading import Task, Work, rows_of
-from headwater.spark.rows import Shape, check, stored
+from headwater.spark.same_versions import Checked
+from headwater.spark.time_travel import ending, judge_since, version_of
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-class Partition(InputPartition):
+class Partition(Checked, InputPartition):
     """Everything a task needs: executors know nothing else of the read."""
 
     def __init__(self, work: Work, tasks: list[Task]) -> None:
@@ -47,9 +49,10 @@ def partitions_of(planned: Plan, options: Options) -> list[InputPartition]:
     return [Partition(planned.work, tasks) for tasks in planned.partitions(options.parts_min)]
 
 
-def batches_of(partition: InputPartition, schema: StructType) -> Iterator[pa.RecordBatch]:
+def batches_of(partition: InputPartition, schema: StructType, mode: str | None) -> Iterator[pa.RecordBatch]:
+    """`mode`: what becomes of records that do not fit; None: they are not parsed."""
     if isinstance(partition, Partition):  # Spark makes up a partition of its own where there is none
-        shape = Shape(schema)
+        shape = shape_of(schema, mode)
         for task in partition.tasks:
             for rows in rows_of(partition.work, task):
                 yield from shape.batches(rows)
@@ -58,29 +61,34 @@ def batches_of(partition: InputPartition, schema: StructType) -> Iterator[pa.Rec
 def plan_batch(options: Options, columns: list[str]) -> Plan:
     """Everything from the read's start to where the node is now, or where it is to end. Raises DataLoss."""
     if options.node is None:
-        return plan_table(options, columns)
+        version = None if options.place is None else version_of(options.place, options)
+        return plan_table(options, columns, version)
     node, heads = looked_at(options, options.node)
     check_match(options, node)
     options = with_bounds(options, node, heads, EARLIEST)
+    options = ending(options, node, heads)
     starts = first_positions(options, node, heads, EARLIEST)
     ends = last_positions(options, heads)
     planned = plan(options, node, {group: Range(starts[group], ends[group]) for group in heads}, columns)
     if isinstance(options.starting, Mapping):
         lost = [loss for loss in planned.losses if starts[loss.group] > 0]
         judge(lost, options.selection, starts, options.fail_on_loss)
+    if options.as_of is not None or options.as_of_ms is not None:
+        judge_since(options, node, starts, ends)
     return planned
 
 
-class Reader(DataSourceReader):
+class Reader(Checked, DataSourceReader):
     """Raises BadOptions when it is made."""
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
         self._options = asked.for_batch(given)
-        check(schema)
+        check_columns(schema, self._options.parse_mode)
         self._schema = schema
 
     def partitions(self) -> Sequence[InputPartition]:
-        return partitions_of(plan_batch(self._options, stored(self._schema)), self._options)
+        columns = columns_of(self._schema, self._options.parse_mode)
+        return partitions_of(plan_batch(self._options, columns), self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return batches_of(partition, self._schema)
+        return batches_of(partition, self._schema, self._options.parse_mode)

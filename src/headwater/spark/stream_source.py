@@ -39,10 +39,11 @@ from headwater.spark.matching import check_match
 from headwater.spark.node import Node
 from headwater.spark.offsets import Offset, Past, offset_of
 from headwater.spark.options import EARLIEST, LATEST
+from headwater.spark.parsing import check_columns, columns_of
 from headwater.spark.planning import first_positions, furthest, judge, looked_at, plan, with_bounds
 from headwater.spark.ranges import FAR, Positions, Range, limits_by_group
 from headwater.spark.resuming import Resumed, resume
-from headwater.spark.rows import check, stored
+from headwater.spark.same_versions import Checked
 from headwater.spark.source import batches_of, partitions_of
 
 if TYPE_CHECKING:
@@ -62,12 +63,12 @@ class _Planned(NamedTuple):
     resumed: Resumed
 
 
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class StreamReader(Checked, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Raises BadOptions when it is made."""
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
         self._options = asked.for_streaming(given)
-        check(schema)
+        check_columns(schema, self._options.parse_mode)
         self._schema = schema
         self._target: Positions = {}
         """Where a query with an end ends, by group."""
@@ -280,7 +281,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         states = {
             group: state for group, state in resumed.states.items() if group in wanted and not wanted[group].empty
         }
-        planned = plan(options, resumed.node, wanted, stored(self._schema), states)
+        planned = plan(options, resumed.node, wanted, columns_of(self._schema, options.parse_mode), states)
         if until.past is None:
             judge(
                 [loss for loss in planned.losses if self._is_loss(loss, wanted[loss.group], until)],
@@ -326,7 +327,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return wanted.after > 0 or self._options.starting != EARLIEST
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return batches_of(partition, self._schema)
+        return batches_of(partition, self._schema, self._options.parse_mode)
 
     def commit(self, end: Document) -> None:
         """Nothing to do: a node keeps no state for a query."""

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from headwater.lake.arrow_file import open_parquet
 from headwater.spark.lake_place import Place
+from headwater.spark.same_versions import for_executors
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -76,7 +77,7 @@ def write_parts(frame: DataFrame, outputs: list[Output], route: Route | None = N
 
     return [
         Part(row[0], row[1], row[2], row[3], row[4], json.loads(row[5]))
-        for row in frame.mapInArrow(write, _PARTS).collect()
+        for row in frame.mapInArrow(for_executors(write), _PARTS).collect()
     ]
 
 

@@ -10,6 +10,7 @@ drops a record: each one becomes a row of the table or of its quarantine.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -17,9 +18,11 @@ import pyarrow.compute as pc
 
 from headwater.spark.derived_tables import arrow_schema
 from headwater.spark.job_runs import JobRefused
+from headwater.spark.json_types import TooManyFields, inferred, struct_of
+from headwater.spark.schema_evolution import Sampled
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
 PARTITION_BY = ("day", "bucket")
@@ -41,7 +44,6 @@ READ = (
     "content_type string"
 )
 """The columns that are asked of the source: it reads no others."""
-SAMPLE_ROWS = 10_000
 BAD = "_headwater_bad"
 _PARSED, _LACKING = "_parsed", "_lacking"
 _OPTIONS = {
@@ -80,21 +82,15 @@ def checked(schema: StructType) -> StructType:
     return schema
 
 
-def infer(spark: SparkSession, rows: DataFrame, sample_rows: int = SAMPLE_ROWS) -> StructType:
+def infer(sample: Sequence[Sampled]) -> StructType:
     """The schema that a sample of the records has. Raises JobRefused when there is nothing to see."""
-    from pyspark.errors import PySparkException
-    from pyspark.sql.types import StructType
-
-    texts = [row["payload"] for row in rows.select("payload").limit(sample_rows).collect()]
-    frame = spark.createDataFrame([(text,) for text in texts], "payload string")
     try:
-        found = spark.read.options(**_OPTIONS).json(frame).schema
-    except PySparkException as error:
-        raise JobRefused(f"no schema fits the records: {str(error).splitlines()[0]}", "declare one") from error
-    found = StructType([field for field in found.fields if field.name != BAD])
+        found = struct_of(inferred(one.payload for one in sample))
+    except TooManyFields as many:
+        raise JobRefused(str(many), "give --schema") from None
     if not found.fields:
         raise JobRefused(
-            f"none of {len(texts)} records is a JSON object with a field: there is no schema to be inferred",
+            f"none of {len(sample)} records is a JSON object with a field: there is no schema to be inferred",
             "declare one, or append records first",
         )
     return checked(found)

@@ -4,6 +4,8 @@ Owns the file that keeps them, written once and readable by its owner alone. The
 `security.shared_secret`): a token that one gave out is taken by whoever owns the subscription next. Never lets a secret
 into the log, the catalog or a log line: tokens are computed again whenever they are needed, also after a restart.
 
+They are encrypted where the operator gives a key (see `security.sealing`):
+
     headwater-keys 1
     signing <base64url of the 32-byte Ed25519 seed>
     tokens <base64url of 32 bytes>
@@ -21,7 +23,8 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from headwater.ports import Rng
-from headwater.security.secret_file import read_secret, write_secret
+from headwater.security.kept_secret import kept_secret
+from headwater.security.sealing import NOT_SEALED, Sealing
 from headwater.security.shared_secret import FOLDER, BadSharedSecret, shared_secret
 
 if TYPE_CHECKING:
@@ -51,13 +54,11 @@ class Keys:
         return cls(rng.token(_SECRET_BYTES), rng.token(_SECRET_BYTES))
 
     @classmethod
-    def kept(cls, directory: Path, rng: Rng) -> Keys:
-        """The keys in `directory`, made and synced when there are none yet. Raises BadKeys."""
+    def kept(cls, directory: Path, rng: Rng, sealing: Sealing = NOT_SEALED) -> Keys:
+        """The keys in `directory`, made and synced when there are none yet. Raises BadKeys, CannotStart."""
         path = directory / FILE_NAME
         try:
-            if not path.exists():
-                write_secret(path, _made(rng))
-            text = read_secret(path)
+            text = kept_secret(path, _made(rng), sealing, rng)
         except (OSError, UnicodeDecodeError) as error:
             raise BadKeys(f"cannot read or make the key file {path}: {error}") from None
         return _parsed(text, str(path))

@@ -36,7 +36,7 @@ from headwater.errors import (
     StreamSoftDeleted,
 )
 from headwater.model import content_types
-from headwater.model.commands import Append, Create
+from headwater.model.commands import Append, Configure, Create, Retention
 from headwater.model.labels import Labels
 from headwater.topics.delivery import Delivery
 from headwater.topics.job_keys import split_by
@@ -97,6 +97,10 @@ class Write(msgspec.Struct, frozen=True, array_like=True):
     """Of the records, and of the topic if it is missing and has to be made. None: it is not made."""
     unique: bool = False
     """Records are left out whose key is that of a record that is there."""
+    age_ms: int | None = None
+    """How long a topic keeps its records that has to be made; None: for ever."""
+    sets_age: bool = False
+    """One that is there keeps them so long too, from now on."""
 
 
 class Written(msgspec.Struct, frozen=True, array_like=True):
@@ -209,6 +213,8 @@ class TopicAccess:
         after: str | None = None,
         content_type: str | None = None,
         unique: bool = False,
+        age_ms: int | None = None,
+        sets_age: bool = False,
     ) -> Written:
         """Appends; on return that is as durable as the topic promises. See `Write` for what may be demanded.
 
@@ -216,7 +222,7 @@ class TopicAccess:
         topic's process refused otherwise, or that it cannot be reached; it may have happened after an OutcomeUnknown.
         """
         group = await self._engine.locate(key)
-        write = Write(key, group, records, labels, stream_seq, after, content_type, unique)
+        write = Write(key, group, records, labels, stream_seq, after, content_type, unique, age_ms, sets_age)
         if group in self._engine.owned:
             return await self._write(write)
         asked = self._engine.questions.ask_owner(group, "topic_write", _encode(write), into=Written)
@@ -342,7 +348,13 @@ class TopicAccess:
         create = None
         if stream is None and write.content_type is not None:
             self._demand_home(write)
-            create = Create(key, write.content_type, [])
+            retention = None if write.age_ms is None else Retention(write.age_ms)
+            create = Create(key, write.content_type, [], retention=retention)
+        elif stream is not None and write.sets_age:
+            kept = stream.retention or Retention()
+            if kept.age_ms != write.age_ms:
+                kept = msgspec.structs.replace(kept, age_ms=write.age_ms)
+                group.submit(key, Configure(kept, stream.topic), OutcomeFuture())
         future = OutcomeFuture()
         append = Append(
             write.records, _media(write, stream), stream_seq=write.stream_seq, create=create, labels=write.labels

@@ -85,6 +85,7 @@ class DeadLetters:
                 log.exception("dead letters", topic=ascii(queue.stream.key)[:200], error=str(error))
             await self._clock.sleep(pause_s)
             pause_s = min(pause_s * 2, PAUSE_S_MAX)
+        queue.trouble = None
 
     async def _move_some(self, queue: Queue) -> None:
         jobs, state = queue.jobs, queue.state

@@ -149,6 +149,14 @@ class Queue:
         if sid in leases_of(group).states and not group.closed:
             group.note(QueueLeases.name, encode_row(sid, self.state))
 
+    @property
+    def _leases_durable(self) -> bool:
+        """A topic that is no queue any more still has leases: jobs of a connection that ends are given back."""
+        topic = self.stream.topic
+        if topic is None or topic.queue is None:
+            return self.stream.sid in leases_of(self._group).states
+        return topic.queue.leases_durable
+
     # ---- committing -------------------------------------------------------------------------------------------------
 
     def commit(self, event: QueueEvent, waiter: Answer | None = None) -> None:
@@ -158,7 +166,7 @@ class Queue:
         if group.closed:
             raise group.unavailable()
         domain, sid = leases_of(group), self.stream.sid
-        if self.config.leases_durable:
+        if self._leases_durable:
             if sid not in domain.states:
                 domain.adopt(sid, self.state)
                 group.note(QueueLeases.name, encode_row(sid, self.state))

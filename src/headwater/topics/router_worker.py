@@ -33,6 +33,8 @@ NOTED_RECORDS = 10_000
 LOST_NOTED_S = 1.0
 """Losses are noted no more often."""
 FINISH_S = 5.0
+LOOK_MS = 10_000
+"""A router that has nothing to copy looks so often whether its destination still has the copies."""
 PAUSE_S_MIN = 0.05
 PAUSE_S_MAX = 10.0
 
@@ -97,7 +99,7 @@ class RouterWorker:
                 self.cursor,
                 BATCH_RECORDS,
                 BATCH_BYTES,
-                wait_ms=None,
+                wait_ms=LOOK_MS,
                 epoch=self.epoch,
                 certain=True,
             )
@@ -112,10 +114,20 @@ class RouterWorker:
                 # A source of a laxer class lost its end with its process, and gives those numbers out again.
                 self.cursor = diff.head_seq
             else:
+                idle = diff.next_seq == self.cursor
                 await self._copy(diff)
                 self.trouble = None
+                if idle:
+                    await self._look_at_dest()
             self._pause_s = PAUSE_S_MIN
             await asyncio.sleep(0)  # a source and a destination in memory never pause
+
+    async def _look_at_dest(self) -> None:
+        """A destination that was deleted, or lost copies, gets them again without a new record of the source."""
+        self._reads = False
+        place = await self._access.stream_seq(self._config.dest)
+        if place != self._place:
+            self._place, self.cursor = place, model.cursor_at(place, self.epoch, self.router.passed)
 
     async def _copy(self, diff: Diff) -> None:
         config = self._config

@@ -92,6 +92,17 @@ def left(template: Path, tmp_path: Path) -> Path:
     return shutil.copytree(template, tmp_path / "data")
 
 
+def test_the_statistics_of_the_table_are_shown_beside_a_running_node(node: Node) -> None:
+    grow(node, "stats/one")
+    flush(node)
+    found = lake("stats", "--data", str(node.data_directory))
+    assert (found["files"], found["rows"]) == (1, 10)
+    assert [(one["bucket"], one["rows"]) for one in found["buckets"]] == [("stats", 10)]
+    assert found["earliest_ms"] == found["buckets"][0]["earliest_ms"] > 0
+    shown = CliRunner().invoke(app, ["lake", "stats", "--data", str(node.data_directory)])
+    assert shown.exit_code == 0 and "seq\t1\t0\t9\t0" in shown.stdout, shown.output
+
+
 def test_a_stopped_node_is_described_and_found_clean(left: Path) -> None:
     facts = lake("info", "--data", str(left))
     assert (facts["files"], facts["rows"], facts["rows_live"], facts["served"]) == (2, 40, 20, False)

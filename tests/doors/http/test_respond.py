@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.doors.http.respond import Responder, header, path_of
+from headwater.doors.http.respond import REASONS, Responder, header, path_of
+from headwater.errors import TABLE
 
 ANY = st.text(max_size=30) | st.text("\r\n\0\x7f\x85 :aé\ud800", max_size=12)
 
@@ -86,3 +87,7 @@ def test_what_a_browser_would_run_is_put_into_a_sandbox() -> None:
     for content_type in ("application/json", "text/plain; charset=utf-8", "text/event-stream"):
         block = responder.head(200, [("Content-Type", content_type)], 0, True)
         assert values(block, b"Content-Security-Policy") == []
+
+
+def test_every_status_of_a_failure_has_its_words() -> None:
+    assert {entry.status for entry in TABLE.values()} <= REASONS.keys()

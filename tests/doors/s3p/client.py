@@ -62,12 +62,20 @@ def s3p_port(node: Node) -> int:
 class Client:
     """One connection. Usable as a context manager; closing is idempotent."""
 
-    def __init__(self, port: int, timeout_s: float = TIMEOUT_S, receive_buffer_bytes: int | None = None) -> None:
+    def __init__(
+        self,
+        port: int,
+        timeout_s: float = TIMEOUT_S,
+        receive_buffer_bytes: int | None = None,
+        source: str | None = None,
+    ) -> None:
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
             if receive_buffer_bytes is not None:
                 self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
             self.socket.settimeout(timeout_s)
+            if source is not None:
+                self.socket.bind((source, 0))
             self.socket.connect((HOST, port))
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except BaseException:

@@ -1,4 +1,4 @@
-"""`headwater pipeline …`: jobs on Spark that keep and use the lake, and how the last ones went.
+"""`headwater pipeline …`: jobs on Spark that keep and use the lake, how the last ones went, and their schedules.
 Owns the list of jobs. Never imports Spark: a command does, when it runs."""
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from typing import Annotated
 
 import typer
 
+from headwater.cli.pipeline import backup_jobs
+from headwater.cli.pipeline import serve as schedules
 from headwater.cli.pipeline.common import IMPATIENCE_S, URL_DEFAULT, Token, Url, job_command, telling
 from headwater.client.connection import printable
 
@@ -24,6 +26,9 @@ for _job in run_app.registered_commands:
     if _job.callback is not None:
         _job.callback = job_command(_job.callback)
 
+app.command()(schedules.serve)
+app.command()(backup_jobs.prune)
+
 
 @app.command()
 def status(
@@ -32,12 +37,18 @@ def status(
     count: Annotated[int, typer.Option("--count", min=1, max=1_000, help="How many runs to show.")] = 20,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,
 ) -> None:
-    """Show the last runs of jobs against this node, newest last."""
+    """Show the last runs of jobs against this node, newest last, and its schedules."""
     with telling():
         from headwater.spark.job_runs import last_runs
-        from headwater.spark.node import Node
+        from headwater.spark.node import Node, NodeRefused
+        from headwater.spark.schedules.ledger import last_states
 
-        runs = last_runs(Node(url, token, IMPATIENCE_S), count)
+        node = Node(url, token, IMPATIENCE_S)
+        runs, states = last_runs(node, count), {}
+        try:
+            states = last_states(node)
+        except NodeRefused as refused:  # a token may read the one and not list the other
+            typer.echo(printable(f"schedules cannot be listed: {refused}"), err=True)
     for run in runs:
         if as_json or not sys.stdout.isatty():
             typer.echo(json.dumps(run))
@@ -47,3 +58,4 @@ def status(
         typer.echo(printable(f"{head}  {json.dumps(run)}"))
     if not runs:
         typer.echo("no job has run against this node yet", err=True)
+    schedules.show_schedules(states, as_json)

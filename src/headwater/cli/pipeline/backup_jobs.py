@@ -1,4 +1,5 @@
-"""`headwater pipeline run backup` and `restore`. Owns their options. Never does the work: the jobs do."""
+"""`headwater pipeline run backup` and `restore`, and `headwater pipeline prune`.
+Owns their options. Never does the work: the jobs do."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ import msgspec
 import typer
 
 from headwater.cli.cluster_options import ClusterCredentials, ClusterMonitors, ClusterName, ClusterReplicas
-from headwater.cli.pipeline.common import URL_DEFAULT, Master, Token, Url, run, show, sparked, telling
+from headwater.cli.pipeline.common import URL_DEFAULT, DryRun, Master, Token, Url, ended, run, show, sparked, telling
 from headwater.cli.progress import progress
 from headwater.client.connection import printable
 
@@ -20,6 +21,15 @@ Endpoint = Annotated[
     str | None, typer.Option("--endpoint", metavar="URL", help="S3 server of the backups, if not Amazon's.")
 ]
 Region = Annotated[str | None, typer.Option("--region", metavar="NAME", help="Region of the bucket of the backups.")]
+Keep = Annotated[int, typer.Option("--keep", metavar="N", min=0, max=10_000, help="Keep the newest so many.")]
+KeepDaily = Annotated[
+    int,
+    typer.Option("--keep-daily", metavar="N", min=0, max=10_000, help="Keep the newest of each of so many days (UTC)."),
+]
+KeepWeekly = Annotated[
+    int,
+    typer.Option("--keep-weekly", metavar="N", min=0, max=10_000, help="Keep the newest of each of so many weeks."),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -48,16 +58,58 @@ def backup(
             help="How long the node waits for a job that went away.",
         ),
     ] = 3_600_000,
+    keep: Keep = 0,
+    keep_daily: KeepDaily = 0,
+    keep_weekly: KeepWeekly = 0,
 ) -> None:
-    """Copy all of a node to another place while it serves. What an earlier backup there holds is not copied again."""
+    """Copy all of a node to another place while it serves. What an earlier backup there holds is not copied again.
+
+    With --keep, --keep-daily or --keep-weekly the backups that none of them
+    keeps are deleted afterwards, as `prune` does it.
+    """
 
     def job(spark: Any, node: Any, tell: Any) -> dict[str, object]:
+        from headwater.spark.backup_keeping import Keep
         from headwater.spark.jobs.backup import backup
         from headwater.spark.lake_place import Place
 
-        return backup(spark, node, to=Place(to, endpoint, region), hold_ms=hold_ms, progress=tell)
+        keeping = Keep(keep, keep_daily, keep_weekly)
+        return backup(spark, node, to=Place(to, endpoint, region), hold_ms=hold_ms, keep=keeping, progress=tell)
 
-    run("backup", url, token, master, job)
+    summary = run("backup", url, token, master, job)
+    if "prune_refused" in summary:
+        typer.echo(printable(f"error: no backup was deleted: {summary['prune_refused']}"), err=True)
+    ended(summary)
+
+
+def prune(
+    place: Annotated[str, typer.Argument(metavar="PLACE", help="Where the backups are.")],
+    keep: Keep = 0,
+    keep_daily: KeepDaily = 0,
+    keep_weekly: KeepWeekly = 0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")] = False,
+    endpoint: Endpoint = None,
+    region: Region = None,
+) -> None:
+    """Delete backups that no rule keeps, and what only they needed. Needs neither a node nor Spark.
+
+    What any of the rules keeps is kept: the newest so many, and the newest of
+    each of so many days and weeks that have one. Nothing is deleted while a
+    backup is made there, or when one there cannot be read.
+
+        headwater pipeline prune /mnt/backups --keep-daily 7 --keep-weekly 4
+    """
+    if not (keep or keep_daily or keep_weekly):
+        raise typer.BadParameter("say which backups are kept: give --keep, --keep-daily or --keep-weekly")
+    with telling():
+        from headwater.spark.backup_keeping import Keep
+        from headwater.spark.jobs.prune import prune
+        from headwater.spark.lake_place import Place
+
+        with progress() as tell:
+            rules = Keep(keep, keep_daily, keep_weekly)
+            summary = prune(Place(place, endpoint, region), rules, dry_run=dry_run, progress=tell)
+        show("prune", summary)
 
 
 def restore(
@@ -72,6 +124,10 @@ def restore(
         str | None, typer.Option("--backup", metavar="ID", help="Which backup; the newest by default.")
     ] = None,
     list_only: Annotated[bool, typer.Option("--list", help="Only show the backups that are there.")] = False,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Only read all that the backups need, or --backup, and compare it with digests."),
+    ] = False,
     master: Master = None,
     endpoint: Endpoint = None,
     region: Region = None,
@@ -89,6 +145,7 @@ def restore(
     cluster_replicas: ClusterReplicas = 3,
     cluster_monitors: ClusterMonitors = "auto",
     cluster_credentials: ClusterCredentials = "auto",
+    dry_run: DryRun = False,
 ) -> None:
     """Make a data directory and a lake from a backup, and check them. Both must be empty; then start a node on them.
     With --cluster both are those of a cluster, whose nodes are started then."""
@@ -99,6 +156,11 @@ def restore(
         place = Place(source, endpoint, region)
         if list_only:
             _show_list(place)
+            return
+        if check and dry_run:
+            raise typer.BadParameter("--check changes nothing anyway: leave it out, or --dry-run")
+        if check:
+            _check(place, backup, master)
             return
         if data is None:
             raise typer.BadParameter("name the data directory to make", param_hint="--data")
@@ -111,6 +173,8 @@ def restore(
         with sparked("restore", master) as spark, progress() as tell:
             summary = restore(spark, source=place, data=data, lake=target, backup=backup, progress=tell)
         show("restore", summary)
+        if dry_run:
+            return
         where = "" if lake == "auto" else f" --lake {lake}"
         if cluster is None:
             typer.echo(printable(f"start it with: headwater serve --data {data}{where}"), err=True)
@@ -144,6 +208,17 @@ def _begin_cluster(data: Path, flags: dict[str, str]) -> None:
     show("into-cluster", msgspec.to_builtins(begun))
     place = f"--cluster {flags['cluster']} --lake {flags['lake']}"
     typer.echo(printable(f"start its nodes with: headwater serve {place} …"), err=True)
+
+
+def _check(place: Any, backup: str | None, master: str | None) -> None:
+    from headwater.spark.jobs.check_backups import check_backups
+
+    with sparked("check-backups", master) as spark, progress() as tell:
+        summary: dict[str, Any] = check_backups(spark, source=place, backup=backup, progress=tell)
+    show("check-backups", summary)
+    for finding in summary["findings"]:
+        typer.echo(printable(f"{finding['backup']}: {finding['what']}"), err=True)
+    ended(summary)
 
 
 def _show_list(place: Any) -> None:

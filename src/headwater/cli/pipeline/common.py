@@ -8,15 +8,18 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from headwater.cli.pipeline.lent import WouldRun, loan
 from headwater.cli.progress import progress
 from headwater.client.connection import printable
 
@@ -47,27 +50,68 @@ AllowDataLoss = Annotated[
 Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="Show what Spark logs, and where in the code a failure came from.")
 ]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what it would do, and change nothing.")]
+Conf = Annotated[
+    list[str] | None,
+    typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark's; may be given several times."),
+]
 URL_DEFAULT = "http://127.0.0.1:4437"
 IMPATIENCE_S = 2.0
 """How long a person at a terminal waits for a node that may not be there at all."""
 
+_SETTING = re.compile(r"spark(\.[\w-]+)+", re.ASCII)
+
 Job = Callable[["SparkSession", "Node", "Progress"], dict[str, object]]
 _verbose: ContextVar[bool] = ContextVar("verbose", default=False)
+_conf: ContextVar[Mapping[str, str]] = ContextVar("conf", default=MappingProxyType({}))
 
 
 def job_command(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with what all have: the option --verbose, and failures that are told in a line or two."""
+    """The command with what all have: --conf, --dry-run and --verbose, and failures that are told in a line or two.
+
+    One that has to know of a dry run names that option itself, and gets it. Jobs of all others know of it (`job_runs`).
+    """
+    own = inspect.signature(command, eval_str=True)
 
     @functools.wraps(command)
-    def wrapped(*, verbose: bool, **given: Any) -> None:
+    def wrapped(*, verbose: bool, dry_run: bool, conf: list[str] | None, **given: Any) -> None:
+        from headwater.spark.job_runs import dry_runs
+
         _verbose.set(verbose)
-        with telling():
+        _conf.set(_settings(conf or ()))
+        if conf and loan() is not None:
+            raise typer.BadParameter("jobs of one server share its session: name settings there", param_hint="--conf")
+        if "dry_run" in own.parameters:
+            given["dry_run"] = dry_run
+        with telling(), dry_runs(dry_run):
             command(**given)
 
-    own = inspect.signature(command, eval_str=True)
-    option = inspect.Parameter("verbose", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Verbose)
-    wrapped.__signature__ = own.replace(parameters=[*own.parameters.values(), option])  # type: ignore[attr-defined]
+    options = {"conf": (None, Conf), "dry_run": (False, DryRun), "verbose": (False, Verbose)}
+    added = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+        for name, (default, annotation) in options.items()
+        if name not in own.parameters
+    ]
+    wrapped.__signature__ = own.replace(parameters=[*own.parameters.values(), *added])  # type: ignore[attr-defined]
     return wrapped
+
+
+def _settings(given: Iterable[str]) -> dict[str, str]:
+    """Settings of Spark's by name. A value is told nowhere: it may be a key."""
+    found: dict[str, str] = {}
+    for one in given:
+        name, equals, value = one.partition("=")
+        if not equals or not _SETTING.fullmatch(name):
+            raise typer.BadParameter(
+                f"{printable(repr(name))} is not spark.NAME=VALUE, such as spark.executor.memory=4g",
+                param_hint="--conf",
+            )
+        if name in ("spark.master", "spark.remote"):
+            raise typer.BadParameter(f"{name} is named with --master", param_hint="--conf")
+        if name in found:
+            raise typer.BadParameter(f"{name} is given twice", param_hint="--conf")
+        found[name] = value
+    return found
 
 
 def run(name: str, url: str, token: str | None, master: str | None, job: Job, **conf: str) -> dict[str, object]:
@@ -75,11 +119,18 @@ def run(name: str, url: str, token: str | None, master: str | None, job: Job, **
     with telling():
         from headwater.spark.node import Node
 
-        Node(url, token, IMPATIENCE_S).groups()  # before Spark is started: a wrong address is told at once
+        given = loan()
+        if given is not None and given.session is None:
+            raise WouldRun
+        if given is None:
+            Node(url, token, IMPATIENCE_S).groups()  # before Spark is started: a wrong address is told at once
         node = Node(url, token)
-        with sparked(name, master, **conf) as spark, progress() as tell:
+        shown = progress() if given is None else nullcontext(given.progress)
+        with sparked(name, master, **conf) as spark, shown as tell:
             summary = job(spark, node, tell)
         show(name, summary)
+        if given is not None:
+            given.summary = summary
         warnings = summary.get("warnings")
         for warning in warnings if isinstance(warnings, list) else []:
             typer.echo(printable(f"warning: {warning}"), err=True)
@@ -92,8 +143,15 @@ def sparked(name: str, master: str | None, **conf: str) -> Iterator[SparkSession
     from headwater.spark.failures import quiet, refused, spark_errors
     from headwater.spark.session import session
 
+    given = loan()
+    if given is not None and given.session is not None:
+        try:
+            yield given.session()
+        except spark_errors() as error:
+            raise refused(error) from error
+        return
     verbose = _verbose.get()
-    spark = session(f"headwater {name}", master, verbose=verbose, **conf)
+    spark = session(f"headwater {name}", master, verbose=verbose, settings=_conf.get(), **conf)
     if not verbose:
         quiet(spark)
     try:
@@ -121,13 +179,16 @@ def show(name: str, summary: dict[str, object]) -> None:
 
 @contextmanager
 def telling() -> Iterator[None]:
-    """A failure is printed with what to do about it and becomes the exit code."""
+    """A failure is printed with what to do about it and becomes the exit code. A server tells it itself."""
     from headwater.lake.store import StoreError
     from headwater.spark.failures import advice
     from headwater.spark.job_runs import JobRefused
     from headwater.spark.node import NodeError
     from headwater.spark.session import SparkMissing
 
+    if loan() is not None:
+        yield
+        return
     try:
         yield
     except (typer.Exit, typer.Abort, typer.BadParameter):

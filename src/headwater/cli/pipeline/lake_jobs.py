@@ -10,7 +10,17 @@ from typing import Annotated, Any
 
 import typer
 
-from headwater.cli.pipeline.common import IMPATIENCE_S, URL_DEFAULT, Master, Token, Url, ended, run, telling
+from headwater.cli.pipeline.common import (
+    IMPATIENCE_S,
+    URL_DEFAULT,
+    DryRun,
+    Master,
+    Token,
+    Url,
+    ended,
+    run,
+    telling,
+)
 from headwater.client.connection import printable
 from headwater.config import Setting
 from headwater.setting_values import GIB, MIB, TIB, Wrong, parsed
@@ -62,6 +72,24 @@ def compact(
             help="Read at most so much; the next run goes on.",
         ),
     ] = "16GiB",  # type: ignore[assignment]
+    where: Annotated[
+        str | None,
+        typer.Option(
+            "--where",
+            metavar="CONDITIONS",
+            help="Take only files that can hold such rows: conditions on bucket, stream and timestamp.",
+            show_default=False,
+        ),
+    ] = None,
+    cluster_by: Annotated[
+        str | None,
+        typer.Option(
+            "--cluster-by",
+            metavar="COLUMNS",
+            help="Give each new file a range of this order, such as timestamp or bucket,timestamp; else of streams.",
+            show_default=False,
+        ),
+    ] = None,
     url: Url = URL_DEFAULT,
     token: Token = None,
     master: Master = None,
@@ -70,14 +98,41 @@ def compact(
 
     Streams are read and written meanwhile as ever; rows that nobody has any
     more are left behind. The old files go after the node's lake_grace_ms.
+
+        headwater pipeline run compact --cluster-by timestamp
+            --where "bucket = 'orders' AND timestamp >= '2026-01-01'"
     """
 
     def job(spark, node, progress):
         from headwater.spark.jobs.compact import compact as work
 
-        return work(spark, node, target_bytes=target, min_files=min_files, max_bytes=max_bytes, progress=progress)
+        return work(
+            spark,
+            node,
+            target_bytes=target,
+            min_files=min_files,
+            max_bytes=max_bytes,
+            where=where,
+            cluster_by=order,
+            progress=progress,
+        )
 
+    order = [] if cluster_by is None else [name.strip() for name in cluster_by.split(",")]
+    _check_choice(where, order)
     run("compact", url, token, master, job)
+
+
+def _check_choice(where: str | None, order: list[str]) -> None:
+    """Before Spark is started: what is wrong is told at once."""
+    from headwater.spark.clustering import order_of
+    from headwater.spark.job_runs import JobRefused
+    from headwater.spark.jobs.compact import condition_of
+
+    for option, check in (("--where", lambda: condition_of(where)), ("--cluster-by", lambda: order_of(order))):
+        try:
+            check()
+        except JobRefused as refused:
+            raise typer.BadParameter(str(refused), param_hint=option) from None
 
 
 def erase(
@@ -138,6 +193,7 @@ def erase(
     url: Url = URL_DEFAULT,
     token: Token = None,
     master: Master = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Remove rows of deleted and expired streams, and of ranges that were trimmed.
 
@@ -155,6 +211,11 @@ def erase(
         raise typer.BadParameter(f"{chosen[0]} is for one stream: name it with --stream")
     if (find or check) and len(chosen) > 1:
         raise typer.BadParameter(f"{' and '.join(chosen)} exclude each other")
+    if dry_run and (find or check or receipt is not None):
+        said = (
+            "--receipt is written when something was erased" if receipt else "--find and --check change nothing anyway"
+        )
+        raise typer.BadParameter(f"{said}: leave it out, or --dry-run")
     if (tables or backups) and not find:
         raise typer.BadParameter(f"{'--table' if tables else '--backups'} says where to look: add --find")
     if stream is not None and not all(stream.partition("/")):
@@ -187,7 +248,7 @@ def erase(
     summary = run("erase", url, token, master, job)
     if receipt is not None:
         receipt.write_text(json.dumps(summary, indent=2) + "\n")
-    if stream is not None:
+    if stream is not None and not dry_run:
         if summary["rows_kept_for_forks"]:
             typer.echo(f"error: forks still need {summary['rows_kept_for_forks']} of its records", err=True)
             typer.echo("  delete the forks, then run this again", err=True)
@@ -248,7 +309,7 @@ def verify(
         return work(spark, node, deep=deep, progress=progress)
 
     summary: dict[str, Any] = run("verify", url, token, master, job)
-    for finding in summary["findings"]:
+    for finding in summary.get("findings", ()):
         typer.echo(printable(f"{finding['kind']}: {finding['subject']}: {finding['what']}"), err=True)
     ended(summary)
 

@@ -12,6 +12,7 @@ import typer
 from headwater.cli.pipeline.common import (
     URL_DEFAULT,
     AllowDataLoss,
+    DryRun,
     Master,
     RequireMatch,
     Token,
@@ -45,10 +46,16 @@ def derive(
         typer.Option(
             "--schema",
             metavar="DDL|JSON|@FILE",
-            help="Columns, such as 'run STRING NOT NULL, tokens BIGINT'. Without it the table's own, or what a sample "
-            "of the records shows; that then stays.",
+            help="Columns, such as 'run STRING NOT NULL, tokens BIGINT'; they then stay the table's. Without it those "
+            "of the bucket's schema, else the table's own, else what a sample of the records shows.",
         ),
     ] = None,
+    infer: Annotated[
+        bool,
+        typer.Option(
+            "--infer", help="Infer columns from a sample; of a table that is there, those that are new in it."
+        ),
+    ] = False,
     subscribe: Subscribe = None,
     pattern: Pattern = None,
     bucket: Bucket = None,
@@ -138,6 +145,7 @@ def derive(
             day_from=day_from,
             any_content_type=any_content_type,
             sample_rows=sample,
+            infer=infer,
             quarantined_max=quarantined_max,
             require_match=require_match,
             progress=progress,
@@ -228,12 +236,15 @@ def declared(
     ] = None,
     token: Token = None,
     master: Master = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Run a pipeline that a file declares: tables from streams, tables from tables, streams and snapshots.
 
     The whole file is checked before anything runs. Run again, every part goes
     on where it was.
     """
+    if check and dry_run:
+        raise typer.BadParameter("--check changes nothing anyway: leave it out, or --dry-run")
     with telling():
         from headwater.spark.declared import load
 

@@ -25,7 +25,7 @@ from headwater.ports import SYSTEM_CLOCK
 from headwater.security import signed_urls
 from headwater.security.guard import Guard
 from headwater.security.policy import NODE_BUCKET, STREAM, Concern, Policy, Rule
-from headwater.security.principals import PUBLIC, SIGNED, Action, Identity, Need, Principal
+from headwater.security.principals import PUBLIC, SIGNED, Action, Identity, Need, Principal, Trail
 
 if TYPE_CHECKING:
     from headwater.doors.http.exchange import Exchange
@@ -39,14 +39,27 @@ _GET, _HEAD = b"GET", b"HEAD"
 class Access:
     """Of one process."""
 
-    def __init__(self, guard: Guard | None = None) -> None:
+    def __init__(self, guard: Guard | None = None, audit: Trail | None = None) -> None:
+        """With `audit` it is told there who was refused."""
         self.guard = Guard(SYSTEM_CLOCK) if guard is None else guard
         self.policy = Policy()
+        self._audit = audit
 
     # ---- who ----------------------------------------------------------------------------------------------------
 
+    def arriving(self, internal: bool) -> Identity:
+        """Of a new connection; with `internal` another process of this node is the client."""
+        return Identity(internal or not self.guard.on, None if internal else self._audit)
+
     def identify(self, exchange: Exchange) -> Principal:
         """Notes and returns whom the request is done for. Raises CredentialRefused, AccessUnknown."""
+        try:
+            return self._identified(exchange)
+        except CredentialRefused as refused:
+            exchange.denied(refused)
+            raise
+
+    def _identified(self, exchange: Exchange) -> Principal:
         identity, guard, request = exchange.connection.identity, self.guard, exchange.request
         raw = request.headers.get(b"authorization")
         if raw is not None and raw == identity.credential and identity.credential_epoch == guard.epoch:
@@ -107,17 +120,14 @@ class Access:
         """Whoever handles it judges what it names, one by one."""
         self.action(exchange, rule)
         if self.identify(exchange).kind == PUBLIC and not self.guard.anonymous.scopes:
-            raise NotAuthenticated("a key")
+            raise no_credential(exchange)
 
     def somebody(self, exchange: Exchange, rule: Rule) -> None:
         """What stays there under a name is made, seen and changed by those who say who they are: what everybody may
         read, or whoever has a signed URL, is for reading alone. Raises NotAuthenticated, Forbidden."""
         self.action(exchange, rule)
-        kind = self.identify(exchange).kind
-        if kind == PUBLIC:
-            raise NotAuthenticated("a key")
-        if kind == SIGNED:
-            raise Forbidden("a key")
+        if self.identify(exchange).kind in (PUBLIC, SIGNED):
+            raise no_credential(exchange)
 
     def by(self, rule: Rule) -> Judge:
         """The judge of routes whose rule says all."""
@@ -162,7 +172,7 @@ class Access:
             return guard.holds(exchange.principal)
         needs = exchange.needs
         try:
-            principal = self.identify(exchange)
+            principal = self._identified(exchange)
         except (CredentialRefused, AccessUnknown):
             return False
         exchange.add_needs(needs)
@@ -189,12 +199,24 @@ def demand(exchange: Exchange, *needs: Need) -> None:
     if not principal.everything:
         for need in needs:
             if not principal.meets(need):
-                raise refusal(principal, need)
+                raise refusal(exchange, need)
     exchange.add_needs(needs)
 
 
-def refusal(principal: Principal, need: Need) -> Failure:
-    return NotAuthenticated(need.shown()) if principal.kind == PUBLIC else Forbidden(need.shown())
+def refusal(exchange: Exchange, need: Need) -> Failure:
+    """To be told: whom the request is done for may not do that."""
+    principal, needed = exchange.principal, need.shown()
+    failure = NotAuthenticated(needed) if principal.kind == PUBLIC else Forbidden(needed)
+    exchange.denied(failure, needed, principal)
+    return failure
+
+
+def no_credential(exchange: Exchange) -> Failure:
+    """The same of a request that needs a credential, whosever."""
+    principal = exchange.principal
+    failure = Forbidden("a key") if principal.kind == SIGNED else NotAuthenticated("a key")
+    exchange.denied(failure, "a key", principal)
+    return failure
 
 
 def _signed(method: bytes, target: bytes) -> bytes | None:

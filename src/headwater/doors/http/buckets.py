@@ -109,7 +109,7 @@ class Buckets:
         principal, everything_below = exchange.principal, f"{name}/{prefix}"
         narrow = principal.within(Action.READ, everything_below)
         if narrow == []:
-            raise refusal(principal, Need(Action.READ, everything_below, True))
+            raise refusal(exchange, Need(Action.READ, everything_below, True))
         await self._buckets.require(name)
         count = None  # of those it may not read nothing is told, not even how many there are
         if principal.may_all(Action.READ, f"{name}/"):

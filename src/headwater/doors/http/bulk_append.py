@@ -164,7 +164,7 @@ class Batches:
                 wish = self._wish(entry, packed)
                 needed = APPENDS if wish.command.create is None else CREATES
                 if not principal.may(needed, wish.key):
-                    raise refusal(principal, Need(needed, wish.key))
+                    raise refusal(exchange, Need(needed, wish.key))
                 records = wish.command.records
                 if records and (entry.records is not None or wish.command.content_type == json_mode.JSON):
                     yield from _check_json(records)

@@ -22,7 +22,6 @@ from headwater.doors.http.shared import Server
 from headwater.doors.http.wire import BODY, HEAD, IDLE, Continue, Parsed, Request, RequestParser
 from headwater.doors.peers import HERE, peer_of
 from headwater.errors import Failure, RequestTimeout
-from headwater.security.principals import Identity
 
 PIPELINE_MAX = 256
 """Unanswered requests of one connection; beyond it the socket is not read."""
@@ -58,6 +57,7 @@ class Connection(asyncio.Protocol):
         "_server",
         "_transport",
         "exchanges",
+        "held",
         "identity",
         "internal",
         "paused",
@@ -76,7 +76,7 @@ class Connection(asyncio.Protocol):
         settings = server.settings
         self._server = server
         self.internal = server.internal
-        self.identity = Identity(server.internal or not server.access.guard.on)
+        self.identity = server.access.arriving(server.internal)
         self.responder = server.responder
         self.slicer = server.slicer
         self._parser = RequestParser(
@@ -114,6 +114,8 @@ class Connection(asyncio.Protocol):
         self.unjudged: Exchange | None = None
         """A request whose body is still being read in slices: nothing after it may be judged before it."""
         self.paused = False
+        self.held = False
+        """Nothing is begun, for a while (see `limited`)."""
         self._farewell: Farewell | None = None
         """Of a connection with TLS."""
         self.peer = HERE
@@ -321,7 +323,7 @@ class Connection(asyncio.Protocol):
         while exchanges and exchanges[0].answer is not None and not self._closing:
             exchange = exchanges.popleft()
             self.send(exchange.answer or b"", exchange.request.keep_alive)
-        while self.waiting and not self._closing and not self.paused:
+        while self.waiting and not (self._closing or self.paused or self.held):
             item = self.waiting[0]
             append = type(item) is Request and item.method == b"POST"
             if exchanges and not (append and self.streamer is None and self.unjudged is None):

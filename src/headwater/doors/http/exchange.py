@@ -12,14 +12,14 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
 from headwater.doors import faults
-from headwater.doors.http import request_ids
+from headwater.doors.http import audited, request_ids
 from headwater.doors.http.respond import Responder
 from headwater.doors.http.slices import Slicer, Work
 from headwater.doors.http.wire import Request
 from headwater.engine.pending_answers import Outcome
-from headwater.errors import Failure, InternalError, MethodNotAllowed, NoSuchRoute, Overloaded
+from headwater.errors import Failure, InternalError, MethodNotAllowed, NoSuchRoute, Overloaded, row
 from headwater.ports import BlobsUnavailable
-from headwater.security.principals import EVERYONE, NOBODY, Identity, Need, Principal
+from headwater.security.principals import EVERYONE, NOBODY, Asked, Identity, Need, Principal
 
 T = TypeVar("T")
 _running: set[asyncio.Task[None]] = set()
@@ -139,7 +139,7 @@ class Repeated:
 class Exchange:
     """A request and the place of its answer in the order of answers."""
 
-    __slots__ = ("_needs", "_principal", "answer", "begun", "connection", "request", "then")
+    __slots__ = ("_name", "_needs", "_principal", "answer", "begun", "connection", "request", "then")
 
     def __init__(self, connection: Line, request: Request) -> None:
         self.connection = connection
@@ -178,6 +178,29 @@ class Exchange:
     def set_principal(self, principal: Principal, needs: tuple[Need, ...] = ()) -> None:
         self._principal = principal
         self._needs = needs
+
+    def is_about(self, subject: str) -> None:
+        """What the audit log is to say that it is about, where that is not in its path. Never a secret."""
+
+    def denied(self, failure: Failure, needs: str = "", principal: Principal | None = None) -> None:
+        """The client was refused for want of rights, all of the request or a part of it: for the audit log."""
+        audit = self.connection.identity.audit
+        if audit is not None:
+            request = self.request
+            self._name = self.name
+            path = request.target.partition(b"?")[0]
+            found = audited.action_of(request.method, path)
+            action = found[0] if found is not None else request.method.decode("latin-1").lower()
+            asked = Asked("http", self.client_address, principal, self._name)
+            audit.denied(asked, action, audited.shown(path), row(failure).code, needs)
+
+    @property
+    def name(self) -> str:
+        """What a refusal of it is called."""
+        try:
+            return self._name
+        except AttributeError:
+            return request_ids.of(self.request)
 
     @property
     def needs(self) -> tuple[Need, ...]:
@@ -313,7 +336,7 @@ class Exchange:
         request = self.request
         head_only = request.method == b"HEAD"
         named = request_ids.HEADER in request.headers
-        name = failure.request_id if isinstance(failure, InternalError) else request_ids.of(request)
+        name = failure.request_id if isinstance(failure, InternalError) else self.name
         try:
             data = self.responder.failure(failure, request.keep_alive, head_only, request.target, name, named)
         except Exception:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-from headwater.doors.http.access import Access, demand
+from headwater.doors.http.access import Access, demand, refusal
 from headwater.doors.http.exchange import Exchange
 from headwater.engine.buckets import DIRECTORY
 from headwater.engine.engine import Engine
@@ -124,6 +124,8 @@ class RouterAccess:
 
 def _demand(exchange: Exchange, needs: list[Need], otherwise: Failure) -> None:
     principal = exchange.principal
-    if not all(principal.meets(need) for need in needs):
-        raise otherwise
+    for need in needs:
+        if not principal.meets(need):
+            refusal(exchange, need)  # for the audit log: to the client it is not there
+            raise otherwise
     demand(exchange, *needs)

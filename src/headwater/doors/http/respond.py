@@ -41,6 +41,7 @@ REASONS = {
     501: b"Not Implemented",
     503: b"Service Unavailable",
     505: b"HTTP Version Not Supported",
+    507: b"Insufficient Storage",
 }
 
 EXPOSED = (

@@ -14,12 +14,14 @@ from headwater.doors.http.admin_listener import Handles
 from headwater.doors.http.client_address import Proxies
 from headwater.doors.http.connection import Connection
 from headwater.doors.http.exchange import Exchange
+from headwater.doors.http.limited import LimitedConnection, LimitedRoutes
 from headwater.doors.http.respond import Responder
 from headwater.doors.http.slices import Slicer
 from headwater.doors.http.watch import Watch
 from headwater.doors.http.wire import Budget, Heads
 from headwater.doors.listener import Listener
 from headwater.errors import Failure
+from headwater.security.limits import Limits
 from headwater.security.principals import Principal
 
 INTERNAL_CONNECTIONS_MAX = 1_000_000
@@ -40,9 +42,10 @@ class HttpServer(Listener[Connection]):
         internal: bool = False,
         watch: Watch | None = None,
         access: Access | None = None,
+        limits: Limits | None = None,
     ) -> None:
         """`internal`: its clients are other processes of this node, which have admitted and limited theirs. Without
-        `access` nobody is asked who they are."""
+        `access` nobody is asked who they are; without `limits` nobody is told to wait."""
         super().__init__(INTERNAL_CONNECTIONS_MAX if internal else settings.connections_max)
         self.internal = internal
         self.watch = Watch(settings, self._loop.time) if watch is None else watch
@@ -62,11 +65,18 @@ class HttpServer(Listener[Connection]):
         self.proxies = Proxies(settings)
         self.bodies = bodies
         self.slicer = Slicer(self.bodies)
-        self._routes = routes
+        self._limits = limits
+        self._routes = routes if limits is None else LimitedRoutes(routes, self.access, limits)
         self.swept()
 
     def accept(self) -> Connection:
-        return Connection(self)
+        return Connection(self) if self._limits is None else LimitedConnection(self, self._limits)
+
+    def admit(self, connection: Connection) -> bool:
+        if isinstance(connection, LimitedConnection) and not connection.may_stay():
+            self.refused_count += 1
+            return False
+        return super().admit(connection)
 
     def swept(self) -> None:
         self.responder.renew(int(time.time()))

@@ -1,4 +1,5 @@
-"""Requests that are looked at closer: those that their client gave a name or a trace, slow ones, all for an access log.
+"""Requests that are looked at closer: those that their client gave a name or a trace, slow ones, all for an access log,
+and those that the audit log tells of.
 
 Owns which they are, and the lines that are logged of them. Never slows down a plain append: one whose head is known is
 not looked at, and no other append either unless its client gave it a name or a trace. How long appends take is measured
@@ -16,11 +17,13 @@ import structlog
 
 from headwater import spans
 from headwater.config import Settings
-from headwater.doors.http import request_ids
+from headwater.doors.http import audited, request_ids
 from headwater.doors.http.exchange import Exchange, Line, Repeated
 from headwater.doors.http.wire import Request, is_append
 from headwater.engine.batch_times import SlowBatch
 from headwater.engine.pending_answers import Waiter
+from headwater.security.audit import Audit
+from headwater.security.principals import Asked
 from headwater.spans import Span
 
 SLOW_LINES_PER_S = 5
@@ -34,12 +37,13 @@ log = structlog.get_logger("headwater.requests")
 class Watch:
     """Of one process."""
 
-    def __init__(self, settings: Settings, now_s: Callable[[], float]) -> None:
+    def __init__(self, settings: Settings, now_s: Callable[[], float], audit: Audit | None = None) -> None:
+        self._audit = audit
         self.slow_s = settings.slow_request_ms / 1000 or inf
         self._access_log = settings.access_log
         self._now_s = now_s
         self._lines = _Lines(now_s)
-        self._all = self._access_log or self.slow_s < inf
+        self._all = self._access_log or self.slow_s < inf or audit is not None
 
     def start(self, connection: Line, request: Request, handle: Callable[[Exchange], None]) -> None:
         """Has a request handled, in its turn, that is no append with a known head."""
@@ -74,6 +78,7 @@ class Watch:
         exchange.begun_s = self._now_s()
         exchange.id = request_ids.settled(request) if named else None
         exchange.span = None
+        exchange.subject = ""
         if tracer is not None:
             facts = {"http.request.method": request.method.decode("latin-1"), "url.path": request_ids.path_of(request)}
             span = tracer.of_request(facts["http.request.method"], headers.get(TRACEPARENT), facts)
@@ -88,8 +93,12 @@ class Watch:
         request = exchange.request
         took_s = self._now_s() - exchange.begun_s
         slow = took_s >= self.slow_s and not waits(request)
-        if slow and exchange.id is None:
+        audited_as = None if self._audit is None or exchange.internal else self._audited(exchange, answer)
+        if (slow or audited_as is not None) and exchange.id is None:
             exchange.id = request_ids.new()
+        if audited_as is not None and self._audit is not None:
+            asked = Asked("http", exchange.client_address, exchange.principal, exchange.id)
+            self._audit.done(asked, *audited_as, int(answer[9:12]))
         if exchange.id is not None:
             answer = request_ids.with_id(answer, exchange.id)
         if slow or self._access_log:
@@ -100,6 +109,14 @@ class Watch:
             span.tell("http.response.status_code", status)
             span.end(None if status < 500 else f"answered {status}")
         return answer
+
+    @staticmethod
+    def _audited(exchange: Watched, answer: bytes) -> tuple[str, str] | None:
+        """Action, and what it is about, if the audit log tells of it: done, or perhaps done."""
+        if answer[9:10] not in (b"2", b"5"):
+            return None
+        found = audited.action_of(exchange.request.method, exchange.request.target.partition(b"?")[0])
+        return None if found is None else (found[0], exchange.subject or found[1])
 
     def _tell(self, exchange: Watched, status: bytes, took_s: float, slow: bool) -> None:
         request = exchange.request
@@ -135,12 +152,17 @@ class Watch:
 class Watched(Exchange):
     """An exchange that is timed, and whose answer may get a name."""
 
-    __slots__ = ("begun_s", "id", "span", "watch")
+    __slots__ = ("begun_s", "id", "span", "subject", "watch")
 
     watch: Watch
     begun_s: float
     id: str | None
     span: Span | None
+    subject: str
+    """See `is_about`."""
+
+    def is_about(self, subject: str) -> None:
+        self.subject = subject
 
     def reply(self, data: bytes) -> None:
         super().reply(self.watch.answered(self, data))

@@ -1,7 +1,7 @@
 """Who an S3P connection is for, and which of its commands may be done.
 
 Owns the AUTH command's effect and the rules of the commands. Never writes a reply. A connection without one is asked
-nothing: authentication is off, or another member forwards on it what was judged there.
+nothing: authentication and the audit log are off, or another member forwards on it what was judged there.
 
     AUTH <key or token>     +OK, and what comes after it is done in that name; as often as the client likes
 """
@@ -12,9 +12,9 @@ from typing import Final
 
 from headwater.doors.s3p.commands import Append, Auth, Command, Create, Delete, Read, Trim
 from headwater.doors.s3p.names import key_of
-from headwater.errors import Failure, Forbidden, NotAuthenticated
+from headwater.errors import AccessUnknown, Failure, Forbidden, NotAuthenticated, row
 from headwater.security.guard import Guard
-from headwater.security.principals import NOBODY, PUBLIC, Action, Need, Principal
+from headwater.security.principals import EVERYONE, NOBODY, PUBLIC, Action, Asked, Need, Principal, Trail
 
 RULES: Final[dict[type, Action]] = {
     Create: Action.CREATE,
@@ -28,10 +28,20 @@ _ALLOWED_MAX = 1_024
 
 
 class Caller:
-    __slots__ = ("_allowed", "_authorization", "_epoch", "_guard", "_refused", "admitted", "principal")
+    __slots__ = (
+        "_allowed",
+        "_audit",
+        "_authorization",
+        "_epoch",
+        "_guard",
+        "_refused",
+        "admitted",
+        "principal",
+    )
 
-    def __init__(self, guard: Guard) -> None:
+    def __init__(self, guard: Guard, audit: Trail | None = None) -> None:
         self._guard = guard
+        self._audit = audit
         self._authorization: bytes | None = None
         self._epoch = 0
         """The guard's, when the credential was judged last."""
@@ -41,7 +51,29 @@ class Caller:
         """Actions that were allowed in this epoch, by the stream's name. Overflow: all are judged again."""
         self.admitted: Principal | None = None
         """Whom the connection itself is for, such as a client's certificate, when it brings no other credential."""
-        self.principal: Principal = NOBODY
+        self.principal: Principal = NOBODY if guard.on else EVERYONE
+
+    @classmethod
+    def of(cls, guard: Guard, audit: Trail | None) -> Caller | None:
+        """Of a new connection; None where nobody is asked, and nothing is told."""
+        return cls(guard, audit) if guard.on or audit is not None else None
+
+    def judged(self, command: Auth | Command, address: str) -> Failure | None:
+        """The refusal, if it is one; the audit log is told of it, by the client's address, and of a deletion."""
+        refused = self.authenticate(command) if isinstance(command, Auth) else self.refusal(command)
+        if self._audit is not None and (refused is not None or type(command) is Delete):
+            self._tell(self._audit, command, address, refused)
+        return refused
+
+    def _tell(self, audit: Trail, command: Auth | Command, address: str, refused: Failure | None) -> None:
+        if refused is None:
+            # It is done now, here or by another process.
+            audit.allowed(Asked("s3p", address, self.principal), "stream.delete", key_of(command.name))
+        elif not isinstance(refused, AccessUnknown):
+            needs = refused.needed if isinstance(refused, NotAuthenticated | Forbidden) else ""
+            asked = Asked("s3p", address, self.principal if needs else None)
+            what = "" if isinstance(command, Auth) else command.name.decode("utf-8", "replace")
+            audit.denied(asked, type(command).__name__.lower(), what, row(refused).code, needs)
 
     def authenticate(self, command: Auth) -> Failure | None:
         """The refusal, if it is one: then the connection has no credential any more."""

@@ -20,6 +20,7 @@ from headwater.doors.s3p import outcomes, replies
 from headwater.doors.s3p.caller import Caller
 from headwater.doors.s3p.commands import Append, Auth, Create, Delete, Placed, Read, Trim
 from headwater.doors.s3p.exclusive import Alone, Reading, Trimming, Undecided
+from headwater.doors.s3p.limited import Limited
 from headwater.doors.s3p.replies import Failure as Refusal
 from headwater.doors.s3p.shared import Server
 from headwater.doors.s3p.wire import Parser, Taken
@@ -91,9 +92,12 @@ class Connection(asyncio.Protocol):
         "_transport",
         "_unanswered_count",
         "alone",
+        "asked",
         "caller",
         "due",
         "ended",
+        "held",
+        "limited",
         "paused",
         "peer",
         "pending",
@@ -103,7 +107,11 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, server: Server) -> None:
         self.server = server
-        self.caller = Caller(server.guard) if server.guard.on else None
+        self.caller = Caller.of(server.guard, server.audit)
+        self.limited = Limited(server.use_limits, self.caller) if server.use_limits is not None else None
+        self.asked = self.caller is not None or self.limited is not None
+        """Commands are judged, or counted, before they are begun."""
+        self.held = False  # nothing is begun, for a while (see `limited`)
         self._parser = Parser(server.limits)
         self._transport: asyncio.Transport | None = None
         self._closing = False
@@ -141,12 +149,19 @@ class Connection(asyncio.Protocol):
         admitted = self.server.admitted
         if admitted is not None and self.caller is not None and self._farewell is not None:
             self.caller.admitted = admitted(certificate_of(transport))
-        if not self.server.admit(self):
+        limited = self.limited
+        if (limited is not None and not limited.may_stay(self.peer)) or not self.server.admit(self):
             self.abort()
+        elif limited is not None and (refusal := limited.greeting()) is not None:
+            self.waiting.append(refusal)
+            self._unanswered_count = 1
+            self.later()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
         self.server.forget(self)
+        if self.limited is not None:
+            self.limited.close()
         self._parser.close()
         alone, self.alone = self.alone, None
         if alone is not None:
@@ -168,9 +183,9 @@ class Connection(asyncio.Protocol):
         self._active = True
         self._unanswered_count += len(parsed)
         try:
-            if self._unanswered_count == 1 and type(parsed[0]) is Append and not self.paused:
+            if self._unanswered_count == 1 and type(parsed[0]) is Append and not (self.paused or self.held):
                 # One APPEND at a time needs no queue: all that Python does for it takes 5.9 µs instead of 6.6.
-                if self.caller is None or not self._denied(self.caller, parsed[0]):
+                if not (self.asked and self._denied(parsed[0])):
                     self._append(parsed[0])
             else:
                 self.waiting += parsed
@@ -235,32 +250,46 @@ class Connection(asyncio.Protocol):
         if self.server.closing:
             self._refuse_waiting()
         budget = COMMANDS_PER_TURN_MAX
-        while waiting and budget > 0 and self.alone is None and not self.paused and not self._closing:
+        while waiting and budget > 0 and self.alone is None and not (self.paused or self.held or self._closing):
             command = waiting[0]
             budget -= 1
-            if self.caller is not None and self._denied(self.caller, command):
-                waiting.popleft()
+            waiting.popleft()
+            if self.asked and self._denied(command):
                 continue
             if type(command) is Append:
-                waiting.popleft()
                 budget -= self._append(command, budget)
-                continue
-            waiting.popleft()
-            if not self._start(command):
+            elif not self._start(command):
                 waiting.appendleft(command)
                 break
         return bool(waiting) and budget <= 0
 
-    def _denied(self, caller: Caller, command: Taken) -> bool:
+    def _denied(self, command: Taken) -> bool:
         """True when it may not be done, or was an AUTH: its reply takes its place among the others."""
-        if isinstance(command, Auth):
-            refused = caller.authenticate(command)
-        elif isinstance(command, Refusal | Placed) or (refused := caller.refusal(command)) is None:
+        if isinstance(command, Refusal | Placed):
+            return False
+        caller, limited = self.caller, self.limited
+        refused = None if limited is None else limited.refusal(command)
+        if refused is not None:
+            self._hold()
+        elif caller is not None:
+            refused = caller.judged(command, self.peer)
+        if refused is None and not isinstance(command, Auth):
             return False
         replied = replies.ok() if refused is None else outcomes.failed(command.name, refused)
         self.pending.append(Pending(self, command.name, ALONE, replied))
         self.later()
         return True
+
+    def _hold(self) -> None:
+        if self.limited is not None and not (self.held or self.server.closing):
+            self.held = True
+            self._stop_receiving()
+            asyncio.get_running_loop().call_later(self.limited.held_s(), self._let_go)
+
+    def _let_go(self) -> None:
+        self.held = False
+        self._active = True
+        self.later()
 
     def _start(self, command: Taken) -> bool:
         """Starts what is no APPEND. False: it has to wait until every reply in front of it is out."""
@@ -291,6 +320,8 @@ class Connection(asyncio.Protocol):
             key = server.keys.get(name) or server.key(name)
             if more_max and self.waiting:
                 waiter.counts = self._join_run(command, key, more_max) or waiter.counts
+                if self.limited is not None:
+                    self.limited.joined(waiter.counts, records)
             server.submit(key, model.Append(records, None, None, None, False, None, command.ms), waiter)
         except NotServedHere as elsewhere:
             waiter.resolve(outcomes.not_here(server.engine, elsewhere))
@@ -371,12 +402,16 @@ class Connection(asyncio.Protocol):
     def write(self, data: bytes) -> None:
         if self._transport is not None and not self._closing:
             self._transport.write(data)
+            if self.limited is not None:
+                self.limited.sent(len(data))
 
     def finish(self, alone: Alone) -> None:
         """The reply of the command that held the connection is out."""
         if self.alone is alone:
             self.alone = None
             self._unanswered_count -= 1
+            if self.limited is not None:
+                self.limited.ended()
             self.later()
 
     # ---- time and the end -----------------------------------------------------------------------------------------
@@ -395,7 +430,7 @@ class Connection(asyncio.Protocol):
         elif self._closing and self._farewell is not None:
             if self._farewell.is_over():
                 self.abort()
-        elif self._active or self.pending or (self.alone is not None and not self.paused):
+        elif self._active or self.pending or self.held or (self.alone is not None and not self.paused):
             self._active = False
             self._deadline_s = now_s + self.server.settings.s3p_idle_timeout_ms / 1000
         elif now_s >= self._deadline_s + self._parser.buffered_bytes / UNFINISHED_RATE_BYTES_PER_S:
@@ -460,6 +495,6 @@ class Connection(asyncio.Protocol):
     def _receive_again(self) -> None:
         if self._unanswered_count > PIPELINE_MAX // 2 or self._in_flight_bytes > IN_FLIGHT_BYTES_MAX:
             return
-        if self._transport is not None and not (self.paused or self._closing or self.server.closing):
+        if self._transport is not None and not (self.paused or self.held or self._closing or self.server.closing):
             self._receiving = True
             self._transport.resume_reading()

@@ -249,7 +249,8 @@ class MemberConnection(RoutedConnection):
     def __init__(self, server: Server, members: Membership) -> None:
         super().__init__(server, members)
         self._parser = Parser(server.limits, from_member=True)
-        self.caller = None
+        self.caller = self.limited = None
+        self.asked = False
 
     def _append(self, command: Append, more_max: int = 0) -> int:
         if not self._is_home(command.name):

@@ -19,7 +19,8 @@ from headwater.doors.s3p.routed import MemberConnection, RoutedConnection
 from headwater.engine.engine import Engine
 from headwater.engine.fork_placement import ForkPlacement
 from headwater.security.guard import Guard
-from headwater.security.principals import Principal
+from headwater.security.limits import Limits as UseLimits
+from headwater.security.principals import Principal, Trail
 
 _KEYS_MAX = 65_536
 _KEPT_NAME_BYTES_MAX = 128
@@ -27,7 +28,7 @@ _KEPT_NAME_BYTES_MAX = 128
 
 class S3pServer(Listener[Connection]):
     """`members` are the processes that serve groups, None when this is the only one. `placing`: None with one group.
-    Without `guard` nobody is asked who they are."""
+    Without `guard` nobody is asked who they are; without `use_limits` nobody is told to wait."""
 
     def __init__(
         self,
@@ -36,7 +37,11 @@ class S3pServer(Listener[Connection]):
         members: Membership | None = None,
         placing: ForkPlacement | None = None,
         guard: Guard | None = None,
+        audit: Trail | None = None,
+        use_limits: UseLimits | None = None,
     ) -> None:
+        self.audit = audit
+        self.use_limits = use_limits
         self.guard = Guard(engine.clock) if guard is None else guard
         self.admitted: Callable[[bytes | None], Principal | None] | None = None
         super().__init__(settings.s3p_connections_max)

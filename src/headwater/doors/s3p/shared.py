@@ -16,7 +16,8 @@ from headwater.engine.fork_placement import ForkPlacement
 from headwater.engine.pending_answers import Waiter
 from headwater.model import commands as model
 from headwater.security.guard import Guard
-from headwater.security.principals import Principal
+from headwater.security.limits import Limits as UseLimits
+from headwater.security.principals import Principal, Trail
 
 
 class Server(Protocol):
@@ -26,6 +27,10 @@ class Server(Protocol):
     engine: Engine
     limits: Limits
     guard: Guard
+    use_limits: UseLimits | None
+    """How much clients may use; None: nobody is told to wait."""
+    audit: Trail | None
+    """Where it is told who was refused, and what was deleted; None: nowhere."""
     keys: dict[bytes, str]
     submit: Callable[[str, model.Command, Waiter], None]
     placing: ForkPlacement | None

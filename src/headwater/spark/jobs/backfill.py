@@ -58,6 +58,7 @@ def backfill(
     create_streams: bool = True,
     producer_id: str | None = None,
     partitions: int | None = None,
+    dry_run: bool = False,
     progress: Progress = silent,
 ) -> dict[str, object]:
     """Loads files. Run again, also after a kill, it adds what is missing and no more. Raises JobRefused, SinkFailed.
@@ -90,6 +91,19 @@ def backfill(
     chosen = partitions or min(PARTITIONS_MAX, max(2 * parallelism(spark), bytes_count // PARTITION_BYTES + 1))
     rows = frame.select("*", *_places())
     kept = rows if where is None else rows.where(where)
+    known: dict[str, object] = {"files": len(inputs), "bytes": bytes_count, "producer_id": producer}
+    if dry_run:
+        try:
+            sums = kept.agg(F.count("*").alias("rows"), F.expr(f"count(DISTINCT {stream})").alias("streams")).collect()
+        except spark_errors() as error:
+            raise _unreadable(spark, error, paths, format, schema, reading) or failed(error) from error
+        return {
+            **known,
+            "rows": sums[0]["rows"],
+            "rows_written": None,
+            "rows_known": None,
+            "streams": sums[0]["streams"],
+        }
     with tempfile.TemporaryDirectory(prefix="headwater-backfill-") as folder:
         report = Path(folder) / "commit"
         try:
@@ -113,12 +127,10 @@ def backfill(
     if commit is not None:
         progress("rows", commit["rows"], commit["rows"])
     return {
-        "files": len(inputs),
-        "bytes": bytes_count,
+        **known,
         "rows_written": None if commit is None else commit["rows"] - commit["rows_known"],
         "rows_known": None if commit is None else commit["rows_known"],
         "streams": None if commit is None else commit["streams_count"],
-        "producer_id": producer,
     }
 
 

@@ -20,10 +20,15 @@ from typing import TYPE_CHECKING, Any
 
 from headwater import __version__
 from headwater.data_directory import DataDirectory
+from headwater.lake.names import SNAPSHOTS
 from headwater.lake.store import ObjectStore, StoreError, probe
 from headwater.spark import backup_store
+from headwater.spark.backup_keeping import KEEP_ALL, Keep
+from headwater.spark.backup_locks import SHARED, Lock, locked
 from headwater.spark.backup_store import BACKUPS, FORMAT, OBJECTS, Document, Item, Manifest
-from headwater.spark.job_runs import JobRefused, Progress, recorded, silent
+from headwater.spark.job_runs import FINDINGS, JobRefused, Progress, recorded, silent
+from headwater.spark.jobs.prune import prune
+from headwater.spark.lake_listing import listings
 from headwater.spark.lake_place import Place, place_of
 from headwater.spark.node import Node, NodeError, NodeRefused, of
 from headwater.spark.object_copies import Wanted, move
@@ -46,16 +51,41 @@ class HoldLost(JobRefused):
     """The node holds nothing of it any more."""
 
 
-@recorded("backup")
+@recorded("backup", keep=Keep._asdict)
 def backup(
-    spark: SparkSession, node: Node, *, to: Place | str, hold_ms: int = HOLD_MS, progress: Progress = silent
+    spark: SparkSession,
+    node: Node,
+    *,
+    to: Place | str,
+    hold_ms: int = HOLD_MS,
+    keep: Keep = KEEP_ALL,
+    dry_run: bool = False,
+    progress: Progress = silent,
 ) -> dict[str, object]:
     """Everything that the node had acknowledged when this began is in the backup. Raises JobRefused, NodeError.
 
-    `hold_ms` is how long the node keeps what is being copied after it last heard of this job.
+    `hold_ms` is how long the node keeps what is being copied after it last heard of this job. Backups that `keep` does
+    not keep are deleted afterwards; that this could not be done is a finding.
     """
     target = Place(to) if isinstance(to, str) else to
+    if dry_run:
+        # What would be pruned is known once there is one backup more.
+        return {**_would(node, target), **({"pruned": None} if keep.asks else {})}
     store = _opened(target)
+    with locked(store, SHARED) as lock:
+        summary = _made(spark, node, target, store, lock, hold_ms, progress)
+    if keep.asks:
+        try:
+            pruned = prune(target, keep, progress=progress)
+        except (JobRefused, StoreError) as why:
+            return {**summary, "outcome": FINDINGS, "prune_refused": str(why)}
+        summary["pruned"] = {name: value for name, value in pruned.items() if name != "place"}
+    return summary
+
+
+def _made(
+    spark: SparkSession, node: Node, target: Place, store: ObjectStore, lock: Lock, hold_ms: int, progress: Progress
+) -> dict[str, object]:
     known = _known(store)
     began_ms = time.time_ns() // 1_000_000
     with held(node, hold_ms) as cuts, tempfile.TemporaryDirectory(prefix="headwater-backup-") as folder:
@@ -72,12 +102,7 @@ def backup(
         missing = ({*proof.files, *proof.blobs}) - {one.key for one in wanted}
         if missing:
             raise JobRefused(f"the node did not name {some(sorted(missing))}, which the copy needs")
-        there = {stored.key: stored.size_bytes for stored in store.list(OBJECTS)}
-        items = [
-            item
-            for one in wanted
-            if (item := known.get(one.key)) is not None and item.bytes == one.bytes == there.get(f"{OBJECTS}/{one.key}")
-        ]
+        items = _kept(store, known, wanted)
         kept = {item.key for item in items}
         news = [one for one in wanted if one.key not in kept]
         moved = move(spark, news, lake, "", target, f"{OBJECTS}/", progress)
@@ -106,6 +131,7 @@ def backup(
             # by now: what it names never changes, so the copies are whole.
             if not facts.get("in_cluster"):
                 _part(node, facts, "")
+        lock.require()
         backup_store.write(store, manifest)
     return {
         "backup": name,
@@ -113,8 +139,10 @@ def backup(
         **manifest.totals,
         "objects": len(items),
         "objects_copied": len(moved),
+        "objects_reused": len(kept),
         "bytes": manifest.size_bytes,
         "bytes_copied": sum(one.bytes for one in moved) + sum(part.bytes for one in documents for part in one.parts),
+        "bytes_reused": sum(item.bytes for item in items if item.key in kept),
     }
 
 
@@ -172,12 +200,37 @@ def _part(node: Node, facts: dict[str, Any], rest: str) -> bytes:
         ) from refused
 
 
-def _opened(target: Place) -> ObjectStore:
+def _would(node: Node, target: Place) -> dict[str, object]:
+    """Which objects are needed and not there yet, by what the node lists now. How long catalog and log are only a cut
+    tells."""
+    by_group = listings(node)
+    store = _opened(target, probing=False)
+    lake = by_group[0].place
+    _require_apart(lake, target)
+    keys = [file.path for listing in by_group for file in listing.files]
+    keys += [stored.key for stored in lake.store().list(SNAPSHOTS)]
+    wanted = _wanted(lake, keys)
+    kept = {item.key for item in _kept(store, _known(store), wanted)}
+    news = [one for one in wanted if one.key not in kept]
+    return {
+        "backup": None,
+        "to": store.uri,
+        "objects": len(wanted),
+        "objects_copied": len(news),
+        "bytes": sum(one.bytes for one in wanted),
+        "bytes_copied": sum(one.bytes for one in news),
+    }
+
+
+def _opened(target: Place, probing: bool = True) -> ObjectStore:
     if target.url == "memory:":
         raise JobRefused("memory: keeps nothing", "name a directory or s3://bucket/prefix")
     try:
         store = target.store()
-        probe(store, secrets.token_hex(8))
+        if probing:
+            probe(store, secrets.token_hex(8))
+        else:
+            store.head(f"{BACKUPS}/none")
     except StoreError as error:
         raise JobRefused(f"nothing can be written to {target.url}: {error.reason}") from error
     return store
@@ -198,6 +251,16 @@ def _known(store: ObjectStore) -> dict[str, Item]:
         with suppress(backup_store.Damaged, JobRefused):
             found.update((item.key, item) for item in backup_store.read(store, name).objects)
     return found
+
+
+def _kept(store: ObjectStore, known: dict[str, Item], wanted: list[Wanted]) -> list[Item]:
+    """Those of the objects that are there already, as an earlier backup vouches for them."""
+    there = {stored.key: stored.size_bytes for stored in store.list(OBJECTS)}
+    return [
+        item
+        for one in wanted
+        if (item := known.get(one.key)) is not None and item.bytes == one.bytes == there.get(f"{OBJECTS}/{one.key}")
+    ]
 
 
 def _documents(facts: dict[str, Any]) -> list[str]:

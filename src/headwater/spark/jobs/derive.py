@@ -16,14 +16,17 @@ from typing import TYPE_CHECKING, Any
 
 from headwater.spark import typed_rows
 from headwater.spark.derived_tables import DerivedTable, compact
+from headwater.spark.dry_runs import would_read
 from headwater.spark.failures import no_connect, refused, spark_errors
 from headwater.spark.job_runs import DONE, FINDINGS, JobRefused, Progress, recorded, silent
+from headwater.spark.json_types import SAMPLE_ROWS
 from headwater.spark.lake_place import Place
 from headwater.spark.matching import job_match
 from headwater.spark.native_read import read_lake
 from headwater.spark.node import Node
 from headwater.spark.options import BadOptions, parse
 from headwater.spark.quarantine import Allowed
+from headwater.spark.schema_choice import SchemaChoice
 from headwater.spark.table_parts import Output, Part, write_parts
 
 if TYPE_CHECKING:
@@ -37,6 +40,7 @@ BATCH_BYTES = 1 << 30
 COMPACT_EVERY_COUNT = 50
 QUERY_ID = "sql.streaming.queryId"
 BATCH_APP = "batch"
+_NOT_ON_CONNECT = ("a table that goes from batch to batch", "compute it in one go with --batch")
 _SELECTING = ("subscribe", "subscribepattern", "bucket")
 _LIMITS = ("maxbytespertrigger", "maxoffsetspertrigger")
 _STREAMING = (*_LIMITS, "startingoffsets", "startingtimestamp", "failondataloss")
@@ -58,21 +62,26 @@ def derive(
     interval: str = "5 seconds",
     day_from: str | None = None,
     any_content_type: bool = False,
-    sample_rows: int = typed_rows.SAMPLE_ROWS,
+    sample_rows: int = SAMPLE_ROWS,
+    infer: bool = False,
     quarantined_max: int | str = 0,
     require_match: bool = False,
+    dry_run: bool = False,
     progress: Progress = silent,
 ) -> dict[str, object]:
     """Brings the table up to where the node is, or (`continuous`) goes on until it is interrupted. Raises JobRefused.
 
-    Without a schema the table's own is used, and for a new table one is inferred, which then stays. `batch` computes
-    the whole table anew and replaces it in one step; `overwrite` begins a table that exists anew. More records in the
-    quarantine than `quarantined_max`, a number or a share of the run's as "2%", are a finding. `require_match` refuses
-    names that no stream goes by, which is a warning otherwise.
+    Without a schema: that which the table was declared with; else the bucket's; else the table's own; else one that is
+    inferred from a sample. `infer` infers one in any case, and adds to a table what is new in its newest records.
+    `batch` computes the whole table anew and replaces it in one step; `overwrite` begins a table that exists anew. More
+    records in the quarantine than `quarantined_max`, a number or a share of the run's as "2%", are a finding.
+    `require_match` refuses names that no stream goes by, which is a warning otherwise.
     """
     allowed = Allowed.of(quarantined_max)
     if batch and continuous:
         raise JobRefused("a table that is computed in one go is not followed", "leave out batch, or continuous")
+    if infer and schema is not None:
+        raise JobRefused("a schema is declared, and one is to be inferred", "leave out --schema, or --infer")
     warnings = _match(node, source or {}, require_match)
     job = Derivation(
         spark,
@@ -86,7 +95,11 @@ def derive(
         any_content_type,
         sample_rows,
         overwrite,
+        infer,
+        batch,
     )
+    if dry_run:
+        return {**job.would(batch), **({"warnings": warnings} if warnings else {})}
     if batch:
         summary = job.whole()
     else:
@@ -124,8 +137,10 @@ class Derivation:
         checkpoint: str | None,
         day_from: str | None = None,
         any_content_type: bool = False,
-        sample_rows: int = typed_rows.SAMPLE_ROWS,
+        sample_rows: int = SAMPLE_ROWS,
         overwrite: bool = False,
+        infer: bool = False,
+        whole: bool = False,
     ) -> None:
         self._spark, self._node = spark, node
         self._options = {"url": node.url, **credentials(node), **source}
@@ -140,20 +155,24 @@ class Derivation:
         self._selection = {name.lower(): value for name, value in source.items() if name.lower() in _SELECTING}
         self.owner = self.table.owner()
         self._refuse_strangers()
-        self.inferred = False
-        if schema is not None:
-            self.schema = typed_rows.parse_schema(schema)
-        elif self.owner is not None and not (overwrite and self.owner["inferred"]):
-            self.schema = typed_rows.parse_schema(self.owner["schema"])
-            self.inferred = self.owner["inferred"]
-        else:
-            self.schema = typed_rows.infer(spark, self.rows(streaming=False), sample_rows)
-            self.inferred = True
+        self._choice = SchemaChoice(
+            node,
+            self.table,
+            self.owner,
+            parse({"url": node.url, **source}).selection,
+            overwrite,
+            whole,
+            self._batch_rows,
+        )
+        self.schema = self._choice.choose(schema, infer, sample_rows)
         typed_rows.check_day(self.schema, day_from)
         self.columns: pa.Schema = typed_rows.table_schema(self.schema)
 
-    def rows(self, streaming: bool) -> DataFrame:
-        """The records as the source gives them."""
+    def _batch_rows(self, where: str | None) -> DataFrame:
+        return self.rows(False, where)
+
+    def rows(self, streaming: bool, where: str | None = None) -> DataFrame:
+        """The records as the source gives them; `where` narrows a batch."""
         lower = {name.lower(): value for name, value in self._options.items()}
         if streaming:
             defaults = {"startingoffsets": "earliest"} if "startingtimestamp" not in lower else {}
@@ -164,18 +183,39 @@ class Derivation:
         else:
             # All there is: planned now, and read by the JVM where it can.
             options = {name: lower[name] for name in lower if name not in (*_STREAMING, "url", "token")}
+            if where is not None:
+                options["where"] = " AND ".join(one for one in (options.get("where"), where) if one is not None)
             read = typed_rows.as_read(read_lake(self._spark, self._node, **options))
         return read.drop("content_type") if self._any_content_type else typed_rows.only_json(read)
+
+    def would(self, batch: bool) -> dict[str, object]:
+        """What a run would begin with and read. How many of the records fit is known when they are parsed."""
+        checkpoint = None
+        if batch:
+            self._refuse_to_replace()
+        else:
+            no_connect(self._spark, *_NOT_ON_CONNECT)
+            if self.owner is not None and not self._overwrite:
+                self._check_checkpoint(self.owner, self._checkpoint_given)
+                checkpoint = self.owner["checkpoint"]
+                if not self._is_replaced(self.owner) and self.table.exists():
+                    self._choice.fit()
+        read = would_read(self._spark, self._options, checkpoint, typed_rows.READ)
+        return {
+            "table": self.table.place.url,
+            "quarantine": self.quarantine.place.url,
+            "anew": batch or self.owner is None or self._overwrite,
+            **self._choice.told(),
+            "records": (read if self._any_content_type else typed_rows.only_json(read)).count(),
+            "rows": None,
+            "quarantined": None,
+        }
 
     # ---- in one go ------------------------------------------------------------------------------------------------
 
     def whole(self) -> dict[str, object]:
         """Everything there is replaces everything there was, in one step for each of the two tables."""
-        if self.owner is not None and self.owner["app"] != BATCH_APP and not self._overwrite:
-            raise JobRefused(
-                f"the table at {self.table.place.url} is derived from batch to batch",
-                "go on with that, or replace it for good with --overwrite",
-            )
+        self._refuse_to_replace()
         owner = self._owner(None, BATCH_APP, False)
         outputs = [Output(self.table.place, self.columns, typed_rows.PARTITION_BY), self._unfit_output()]
         parts = self._parts(self.rows(streaming=False), outputs, self.columns)
@@ -188,10 +228,17 @@ class Derivation:
         self._count(parts[1], replaced, "quarantined")
         return self.summary(None)
 
+    def _refuse_to_replace(self) -> None:
+        if self.owner is not None and self.owner["app"] != BATCH_APP and not self._overwrite:
+            raise JobRefused(
+                f"the table at {self.table.place.url} is derived from batch to batch",
+                "go on with that, or replace it for good with --overwrite",
+            )
+
     # ---- from batch to batch --------------------------------------------------------------------------------------
 
     def start(self, trigger: Mapping[str, Any]) -> StreamingQuery:
-        no_connect(self._spark, "a table that goes from batch to batch", "compute it in one go with --batch")
+        no_connect(self._spark, *_NOT_ON_CONNECT)
         owner = self._begin()
         write = self.rows(streaming=True).writeStream.foreachBatch(
             lambda frame, number: self._batch(frame, number, owner)
@@ -214,21 +261,28 @@ class Derivation:
                     "name a place that Spark can write with --checkpoint, such as a directory",
                 )
             base = f"{self.table.place.store().uri}/_headwater/checkpoint"
+        if not anew and self.owner is not None and not self._is_replaced(self.owner) and self.table.exists():
+            self.schema = self._choice.fit()
+            self.columns = typed_rows.table_schema(self.schema)
         if self.owner is None or anew:
             # A folder of its own: an older one, if there is any, belongs to rows that go.
             place = f"{str(base).rstrip('/')}/{secrets.token_hex(8)}"
             owner = self._owner(place, None, self.table.exists())
         else:
-            owner = {**self.owner, "schema": self.schema.json(), "inferred": self.inferred}
+            owner = {**self.owner, **self._choice.owned()}
             self._check_checkpoint(owner, base)
         if anew:
             self._own(owner)  # before there is a table: one without an owner is taken for a table that no job made
-        if not owner["replace"] or (owner["app"] is not None and self.table.done(owner["app"]) is not None):
+        if not self._is_replaced(owner):
             self.table.ensure(self.columns, typed_rows.PARTITION_BY)
         self.quarantine.ensure(typed_rows.QUARANTINE, typed_rows.PARTITION_BY)
         if not anew:
             self._own(owner)  # after its columns were found to fit
         return owner
+
+    def _is_replaced(self, owner: dict[str, Any]) -> bool:
+        """Its first batch takes the place of the rows and columns that there are, and is still to come."""
+        return owner["replace"] and (owner["app"] is None or self.table.done(owner["app"]) is None)
 
     def _own(self, owner: dict[str, Any]) -> None:
         self.quarantine.own({"quarantine_of": self.table.uri})
@@ -240,8 +294,7 @@ class Derivation:
             "app": app,
             "replace": replace,
             "source": self._selection,
-            "schema": self.schema.json(),
-            "inferred": self.inferred,
+            **self._choice.owned(),
         }
 
     def _check_checkpoint(self, owner: dict[str, Any], base: str | None) -> None:
@@ -319,7 +372,7 @@ class Derivation:
             **{name: self.counts[name] for name in names if query is not None or not name.startswith("batches")},
             "version": self.table.version,
             "quarantine": self.quarantine.place.url,
-            "schema_inferred": self.inferred,
+            **self._choice.told(),
             **({} if query is None else {"query": str(query.id)}),
         }
 

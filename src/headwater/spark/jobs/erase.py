@@ -58,6 +58,8 @@ NOT_REACHED = (
     "what others have: clients, caches between them and the node, log lines of proxies",
 )
 """What an erasure cannot know of, or must not change."""
+_UNNUMBERED = -1
+"""Of a stream whose incarnation the node did not tell."""
 _HELD = "path string, incarnation long, rows long, live_rows long"
 
 
@@ -69,6 +71,7 @@ def erase(
     dead_share: float = 0.0,
     target_bytes: int = files.TARGET_BYTES,
     max_bytes: int = MAX_BYTES,
+    dry_run: bool = False,
     progress: Progress = silent,
 ) -> dict[str, object]:
     """Rewrites files, up to `max_bytes`, of which more than `dead_share` of the rows are dead. Raises JobRefused."""
@@ -77,6 +80,7 @@ def erase(
     swaps: list[Swapped] = []
     rest_bytes, conflicts = max_bytes, 0
     left: list[File] = []
+    made = 0
     for listing in listings(node):
         # The next run takes rows that die in other files meanwhile: on a busy node this one would never end.
         known = {file.path for file in listing.files}
@@ -85,6 +89,12 @@ def erase(
             chosen = _some([file for file in found if file.path in known], min(files.SWAP_BYTES_MAX, rest_bytes))
             if not chosen:
                 break
+            if dry_run:
+                swaps.append(files.would_rewrite(chosen, target_bytes))
+                rest_bytes -= sum(file.bytes for file in chosen)
+                listing = files.without(listing, chosen)
+                made += len(swaps[-1].added)
+                continue
             progress("bytes", max_bytes - rest_bytes, max_bytes - rest_bytes + sum(file.bytes for file in chosen))
             try:
                 swaps.append(files.rewrite(spark, node, listing, chosen, target_bytes, progress))
@@ -98,7 +108,7 @@ def erase(
     summary: dict[str, object] = {
         **summed(swaps),
         "conflicts": conflicts,
-        "files": len(left),
+        "files": len(left) + made,
         "files_with_dead_rows": len(_with_dead_rows(left, dead_share)),
         "rows_dead": sum(file.rows - file.live_rows for file in left),
     }
@@ -119,6 +129,7 @@ def erase_stream(
     *,
     delete: bool = False,
     target_bytes: int = files.TARGET_BYTES,
+    dry_run: bool = False,
     progress: Progress = silent,
 ) -> dict[str, object]:
     """Rewrites every file that holds dead rows of the stream `bucket/name`, whichever incarnation; returns a receipt.
@@ -128,6 +139,8 @@ def erase_stream(
     """
     bucket, name = parts_of(stream)
     listings(node)  # refuses before anything is deleted
+    if dry_run:
+        return _would_erase(spark, node, stream, delete, progress)
     node.known(stream)
     incarnation = _delete(node, stream, delete)
     names = [(bucket, name)]
@@ -208,6 +221,27 @@ def erase_stream(
     return receipt
 
 
+def _would_erase(spark: SparkSession, node: Node, stream: str, delete: bool, progress: Progress) -> dict[str, object]:
+    """Which rows go, by looking into every file. Which of them forks keep is known of a deleted stream alone."""
+    incarnation = _exists(node, stream, delete)
+    by_group = listings(node)
+    place, every = by_group[0].place, [file for listing in by_group for file in listing.files]
+    held = holdings(spark, node, place, every, every, *parts_of(stream), progress)
+    waiting = holdings(spark, node, place, every, _unlisted(place, every), *parts_of(stream), progress)
+    there = incarnation is not None
+    dead = {one.path for one in held if there or one.rows > one.live_rows}
+    return {
+        "incarnations": sorted({one.incarnation for one in (*held, *waiting)}),
+        "would_delete": there,
+        "rows_erased": sum(one.rows - (0 if there else one.live_rows) for one in held),
+        "rows_kept_for_forks": None if there else sum(one.live_rows for one in held),
+        "rows_waiting_for_gc": sum(one.rows for one in waiting),
+        "files_looked_at": len(every),
+        "files_rewritten": len(dead),
+        "bytes_read": sum(file.bytes for file in every if file.path in dead),
+    }
+
+
 def parts_of(stream: str) -> tuple[str, str]:
     """Bucket and name. Raises JobRefused, without the text: it may be a name after all."""
     bucket, _, name = stream.partition("/")
@@ -238,9 +272,16 @@ def _statement(kept: bool, under_way: int, objects: bool, gone_by_ms: int) -> st
 
 def _delete(node: Node, stream: str, delete: bool) -> int | None:
     """Which incarnation is deleted by this call; None when there was none."""
-    path = node.stream_path(stream)
+    incarnation = _exists(node, stream, delete)
+    if incarnation is not None:
+        node.call("DELETE", node.stream_path(stream), repeat=False)
+    return None if incarnation == _UNNUMBERED else incarnation
+
+
+def _exists(node: Node, stream: str, delete: bool) -> int | None:
+    """Its incarnation, if it is not deleted. Raises JobRefused when it is there and `delete` is not set."""
     try:
-        head = node.call("HEAD", path)
+        head = node.call("HEAD", node.stream_path(stream))
     except NodeRefused as refused:
         if refused.status in (404, 410):
             return None
@@ -250,9 +291,8 @@ def _delete(node: Node, stream: str, delete: bool) -> int | None:
             "the stream exists",
             "delete it first, or say --delete; without --stream, rows of earlier streams of that name go too",
         )
-    node.call("DELETE", path, repeat=False)
     number = head.headers.get("etag", "").strip('"').partition(":")[0]
-    return int(number) if number.isdigit() else None
+    return int(number) if number.isdigit() else _UNNUMBERED
 
 
 def _some(found: Sequence[File], bytes_max: int) -> list[File]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import sys
 import sysconfig
-import time
 from collections import Counter
 from collections.abc import Iterator
 from functools import reduce
@@ -26,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headwater.errors import BadName
-from headwater.model.names import DEFAULT_BUCKET, bucketed_key
+from headwater.model.names import bucketed_key
 from headwater.spark import lake_listing
 from headwater.spark.derived_tables import native_root
 from headwater.spark.executor_tasks import over_files, parallelism, told, watching
@@ -52,21 +51,20 @@ from headwater.spark.matching import job_match
 from headwater.spark.node import Node, NodeRefused
 from headwater.spark.offsets import Offset
 from headwater.spark.options import BadOptions, of_each, parse
+from headwater.spark.publishing import BATCH_BYTES_MAX, BUSY, ENTRIES_MAX, entry_of, publish
 from headwater.spark.ranges import Positions
 from headwater.spark.resuming import resume
+from headwater.spark.same_versions import for_executors
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 MIN_RECORDS = 100
-ENTRIES_MAX = 1_000
-BATCH_BYTES_MAX = 16 << 20
-"""What one request carries at most, and what a single snapshot may be."""
 TASK_BYTES = 64 << 20
 FEW = 500
 """So many streams are named to Spark one by one, and it skips row groups that hold none of them."""
-ATTEMPTS_MAX = 20
-PAUSE_S = 0.25
+PATIENCE_S = 60.0
+"""How long a node may be too busy to publish anything."""
 ERRORS_SHOWN = 5
 _READ = ["incarnation", "seq", "offset", "ts_ms", "tag", "payload", "group", "position"]
 _COUNTS = "counts string"
@@ -99,6 +97,7 @@ def fold(
     flush: bool = True,
     until: Positions | Offset | None = None,
     require_match: bool = False,
+    dry_run: bool = False,
     progress: Progress = silent,
 ) -> dict[str, object]:
     """Folds and publishes; safe to run twice, and at any time. Raises JobRefused.
@@ -132,7 +131,7 @@ def fold(
     # Nothing is published on another log than the one that was read.
     node = node.expecting(seen_in(heads))
     warnings = job_match(node, wanted, require_match)
-    if flush:
+    if flush and not dry_run:
         node.flush()
     # In this order: records that settle later are in no file of the listing, and simply follow the snapshot.
     by_group = lake_listing.listings(node)
@@ -141,6 +140,16 @@ def fold(
     due = _due(node, how, wanted, min_records, skipped, progress)
     total: Counter[str] = Counter()
     errors: list[str] = []
+    records_due = skipped.pop("records_due", 0)
+    if dry_run:
+        return {
+            "mode": mode,
+            "streams": skipped.pop("streams", 0),
+            "due": due.num_rows,
+            "records": records_due,
+            "skipped": dict(sorted(skipped.items())),
+            **({"warnings": warnings} if warnings else {}),
+        }
     if due.num_rows and files:
         settled = {one.group: one.lake_position for one in by_group}
         ends = {group: min(end, end if until is None else until[group]) for group, end in settled.items()}
@@ -176,7 +185,7 @@ def _selection(node: Node, bucket: str | None, pattern: str | None) -> Any:
 
 
 def _due(node: Node, how: Fold, wanted: Any, min_records: int, skipped: Counter[str], progress: Progress) -> pa.Table:
-    """Incarnation, start and header of every stream to fold. Counts why others are not."""
+    """Incarnation, start and header of every stream to fold. Counts their new records, and why others are not."""
     pages = []
     for body in node.lake_streams():
         page = pa.ipc.open_stream(body).read_all()
@@ -191,11 +200,11 @@ def _due(node: Node, how: Fold, wanted: Any, min_records: int, skipped: Counter[
 def _headers(page: pa.Table, how: Fold, wanted: Any, skipped: Counter[str]) -> pa.Table:
     read = (
         *("bucket", "stream", "incarnation", "content_type", "earliest", "first_seq", "snapshot_offset", "fork_at"),
-        "holes",
+        *("holes", "count"),
     )
     rows = zip(*(page[name].to_pylist() for name in read), strict=True)
     found: list[tuple[int, int, bytes]] = []
-    for bucket, stream, incarnation, content_type, earliest, first_seq, snapshot, fork_at, holes in rows:
+    for bucket, stream, incarnation, content_type, earliest, first_seq, snapshot, fork_at, holes, count in rows:
         if bucket == RUNS_BUCKET or not wanted.takes(bucket, stream):
             continue
         if how.json_only and media_type(content_type) != JSON:
@@ -209,6 +218,7 @@ def _headers(page: pa.Table, how: Fold, wanted: Any, skipped: Counter[str]) -> p
         else:
             due = Due(f"{bucket}/{stream}", content_type, first_seq, earliest, snapshot)
             found.append((incarnation, earliest, msgspec.msgpack.encode(due)))
+            skipped["records_due"] += count - first_seq
     columns = [[one[index] for one in found] for index in range(3)]
     return pa.table([pa.array(column, of) for column, of in zip(columns, _HEADER_TYPES, strict=True)], names=_HEADER)
 
@@ -293,7 +303,11 @@ def _folded(
             task.add(batch)
         yield pa.RecordBatch.from_pydict({"counts": [json.dumps(task.finish())]})
 
-    return frame.repartition(parts, "incarnation").sortWithinPartitions("incarnation", "seq").mapInArrow(work, _COUNTS)
+    return (
+        frame.repartition(parts, "incarnation")
+        .sortWithinPartitions("incarnation", "seq")
+        .mapInArrow(for_executors(work), _COUNTS)
+    )
 
 
 # ---- on executors ------------------------------------------------------------------------------------------------
@@ -404,14 +418,7 @@ class _Task:
         self._counts["ignored"] += made.ignored_count
         if self._entries_bytes + len(made.body) > BATCH_BYTES_MAX or len(self._entries) == ENTRIES_MAX:
             self._publish()
-        self._entries.append(
-            {
-                "stream": at.due.name.removeprefix(f"{DEFAULT_BUCKET}/"),
-                "offset": at.end,
-                "content_type": made.content_type,
-                "body": made.body,
-            }
-        )
+        self._entries.append(entry_of(at.due.name, at.end, made.content_type, made.body))
         self._entries_bytes += len(made.body)
 
     def _made(self, at: _Stream) -> Folded | None:
@@ -433,34 +440,17 @@ class _Task:
 
     def _publish(self) -> None:
         entries, self._entries, self._entries_bytes = self._entries, [], 0
-        for attempt in range(ATTEMPTS_MAX):
-            if not entries:
-                return
-            if attempt:
-                time.sleep(PAUSE_S * min(attempt, 8))
-            body = msgspec.msgpack.encode(entries)
-            answers = json.loads(
-                # Safe to repeat: the same snapshot at the same offset replaces itself.
-                self._node.call(
-                    "POST", "/__headwater/snapshots", body, {"Content-Type": "application/msgpack"}, repeat=True
-                ).body
-            )
-            again = []
-            for entry, answer in zip(entries, answers, strict=True):
-                status = answer["status"]
-                if status == 204:
-                    self._counts["published"] += 1
-                    self._counts["bytes"] += len(entry["body"])
-                elif status in (404, 409, 410):
-                    self._counts["overtaken"] += 1  # deleted, trimmed, or a newer one is there
-                elif status in (429, 503):
-                    again.append(entry)
-                else:
-                    self._counts["failed"] += 1
-                    self._errors.append(f"{entry['stream']}: {status} {answer['error']['message']}"[:300])
-            entries = again
-        self._counts["failed"] += len(entries)
-        self._errors += [f"{entry['stream']}: the node stayed too busy" for entry in entries]
+        for entry, answer in zip(entries, publish(self._node, entries, PATIENCE_S), strict=True):
+            status = answer["status"]
+            if status == 204:
+                self._counts["published"] += 1
+                self._counts["bytes"] += len(entry["body"])
+            elif status in (404, 409, 410):
+                self._counts["overtaken"] += 1  # deleted, trimmed, or a newer one is there
+            else:
+                self._counts["failed"] += 1
+                why = "the node stayed too busy" if status in BUSY else f"{status} {answer['error']['message']}"
+                self._errors.append(f"{entry['stream']}: {why}"[:300])
 
 
 def _records(rows: pa.RecordBatch, payloads: list[bytes]) -> list[Record]:

@@ -26,6 +26,7 @@ from headwater.spark.job_runs import JobRefused, Progress, recorded, silent
 from headwater.spark.jobs.backup import some
 from headwater.spark.lake_place import Place
 from headwater.spark.object_copies import Wanted, move
+from headwater.spark.same_versions import for_executors
 from headwater.spark.start_check import place_forks, prove
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def restore(
     data: str | Path,
     lake: Place | str = AUTO,
     backup: str | None = None,
+    dry_run: bool = False,
     progress: Progress = silent,
 ) -> dict[str, object]:
     """`backup` is an id, or None for the newest; `lake` is a directory or bucket, `auto` that of `data` itself.
@@ -55,6 +57,19 @@ def restore(
     Raises JobRefused; then nothing is kept of what was written.
     """
     origin, store, manifest, data, place, target = planned(source, data, lake, backup)
+    known: dict[str, object] = {
+        "backup": manifest.id,
+        "data": str(data),
+        "lake": target.uri,
+        "groups": manifest.groups,
+        **manifest.totals,
+        "digest": manifest.contents.digest,
+        "objects": len(manifest.objects),
+        "bytes": manifest.size_bytes,
+        "table_files": len(manifest.table),
+    }
+    if dry_run:
+        return known
     made, described = not data.exists(), (data / DESCRIPTION).exists()
     staging = data / STAGING
     wanted = [Wanted(item.key, item.bytes, item.digest) for item in manifest.objects]
@@ -80,19 +95,7 @@ def restore(
         progress("cleaning up", 0, None)
         _undo(target, manifest, data, staging, made, described)
         raise
-    return {
-        "backup": manifest.id,
-        "data": str(data),
-        "lake": target.uri,
-        "groups": manifest.groups,
-        **manifest.totals,
-        "digest": manifest.contents.digest,
-        "objects": len(moved),
-        "bytes": manifest.size_bytes,
-        "table_files": len(manifest.table),
-        "table_rows": rows,
-        **mended,
-    }
+    return {**known, "objects": len(moved), "table_rows": rows, **mended}
 
 
 def listed(source: Place | str) -> list[dict[str, Any]]:
@@ -267,7 +270,11 @@ def _described(spark: SparkSession, place: Place, paths: list[str]) -> list[NewF
     shares = [paths[number::count] for number in range(count)]
     schema = "path string, size_bytes long, row_count long, statistics string"
     with told("reading footers"):
-        rows = spark.range(0, count, 1, count).mapInArrow(partial(_read_footers, shares, place), schema).collect()
+        rows = (
+            spark.range(0, count, 1, count)
+            .mapInArrow(for_executors(partial(_read_footers, shares, place)), schema)
+            .collect()
+        )
     return sorted((NewFile(*row) for row in rows), key=lambda file: file.path)
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headwater.spark.dry_runs import would_read
 from headwater.spark.failures import failed, refused, spark_errors
 from headwater.spark.job_runs import JobRefused, Progress, recorded, silent
 from headwater.spark.matching import job_match
@@ -53,6 +54,7 @@ def route(
     producer_id: str | None = None,
     epoch_base: int = 0,
     require_match: bool = False,
+    dry_run: bool = False,
     progress: Progress = silent,
 ) -> dict[str, object]:
     """Routes what there is (`available_now`), or goes on until it is interrupted. Raises JobRefused, SinkFailed.
@@ -71,6 +73,9 @@ def route(
         raise JobRefused(str(error)) from None
     from pyspark.errors import StreamingQueryException
 
+    if dry_run:
+        would = _would(spark, options, checkpoint, lambda read: _routed(read, where, transform, target, payload))
+        return {**would, **({"warnings": warnings} if warnings else {})}
     with tempfile.TemporaryDirectory(prefix="headwater-route-") as folder:
         report = Path(folder) / "commits"
         try:
@@ -127,6 +132,22 @@ def _routed(
     if isinstance(made.schema["target"].dataType, ArrayType):
         made = made.withColumn("target", F.explode(F.array_distinct("target")))
     return made.where(F.col("target").isNotNull() & F.col("payload").isNotNull())
+
+
+def _would(
+    spark: SparkSession, options: Mapping[str, str], checkpoint: str, routed: Callable[[DataFrame], DataFrame]
+) -> dict[str, object]:
+    """What is before the query. Of records that a batch wrote before it was cut off nothing is known here."""
+    from pyspark.sql import functions as F
+
+    try:
+        read = would_read(spark, options, checkpoint)
+        made = routed(read)
+        _check_repeatable(made)
+        sums = made.agg(F.count("*").alias("rows"), F.countDistinct("target").alias("streams")).collect()[0]
+        return {"rows_read": read.count(), "rows_written": sums["rows"], "streams": sums["streams"]}
+    except spark_errors() as error:
+        raise refused(error, COLUMNS) from error
 
 
 def _check_repeatable(frame: DataFrame) -> None:

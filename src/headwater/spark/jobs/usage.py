@@ -21,9 +21,10 @@ from headwater.model.holes import Holes
 from headwater.spark.executor_tasks import over_files, told, watching
 from headwater.spark.job_runs import JobRefused, Progress, recorded, silent
 from headwater.spark.lake_file import LakeFile, extents_of, live_mask, spans
-from headwater.spark.lake_listing import File, listings
+from headwater.spark.lake_listing import File, listings, would_look_at
 from headwater.spark.lake_place import Place
 from headwater.spark.node import Node
+from headwater.spark.same_versions import for_executors
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,7 +41,7 @@ _STREAMS = "bucket string, streams long, records long, bytes long, hot_bytes lon
 
 @recorded("usage")
 def usage(
-    spark: SparkSession, node: Node, *, output: str | None = None, progress: Progress = silent
+    spark: SparkSession, node: Node, *, output: str | None = None, dry_run: bool = False, progress: Progress = silent
 ) -> dict[str, object]:
     """Sums over live records. The table of days goes into the summary, or to `output`: .json (a line each), .csv, or
     .parquet, a path that Spark can write. Raises JobRefused.
@@ -48,6 +49,8 @@ def usage(
     if output is not None and Path(output).suffix not in FORMATS:
         raise JobRefused(f"{output} is of no known kind", f"end the name with one of {', '.join(FORMATS)}")
     by_group = listings(node)
+    if dry_run:
+        return {**would_look_at(by_group), **({} if output is None else {"output": output})}
     files = [file for listing in by_group for file in listing.files]
     with watching(spark, progress, "tasks"), told("usage"):
         buckets = _buckets(spark, node)
@@ -108,7 +111,7 @@ def _buckets(spark: SparkSession, node: Node) -> list[dict[str, Any]]:
     """By size, the largest first."""
     from pyspark.sql import functions as F
 
-    found = spark.range(0, 1, 1, 1).mapInArrow(partial(_streams, node), _STREAMS)
+    found = spark.range(0, 1, 1, 1).mapInArrow(for_executors(partial(_streams, node)), _STREAMS)
     sums = found.groupBy("bucket").agg(
         *(F.sum(name).alias(name) for name in ("streams", "records", "bytes", "hot_bytes"))
     )

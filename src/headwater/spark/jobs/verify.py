@@ -21,9 +21,10 @@ from headwater.spark import lake_checks
 from headwater.spark.executor_tasks import over_files, told, watching
 from headwater.spark.job_runs import DONE, FINDINGS, Progress, recorded, silent
 from headwater.spark.lake_checks import Look
-from headwater.spark.lake_listing import File, listings
+from headwater.spark.lake_listing import File, listings, would_look_at
 from headwater.spark.lake_place import Place
 from headwater.spark.node import Node
+from headwater.spark.same_versions import for_executors
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -50,8 +51,12 @@ class _Seen(NamedTuple):
 
 
 @recorded("verify")
-def verify(spark: SparkSession, node: Node, *, deep: bool = False, progress: Progress = silent) -> dict[str, object]:
+def verify(
+    spark: SparkSession, node: Node, *, deep: bool = False, dry_run: bool = False, progress: Progress = silent
+) -> dict[str, object]:
     """Looks at everything; `deep` reads payloads too. Raises JobRefused; damage is a finding, not an error."""
+    if dry_run:
+        return {**would_look_at(listings(node)), "deep": deep}
     first = seen = _look(spark, node, Look(deep), progress)
     confirmed: dict[Finding, tuple[list[str], int]] = {}
     looks = 1
@@ -87,7 +92,9 @@ def _look(spark: SparkSession, node: Node, look: Look, progress: Progress) -> _S
 
     groups_count = len(listings(node))  # takes a checkpoint: the catalog knows of everything that is settled by now
     one, sid = spark.range(0, 1, 1, 1), F.col("incarnation")
-    streams = one.mapInArrow(partial(lake_checks.streams, node), lake_checks.LINES).persist(StorageLevel.DISK_ONLY)
+    streams = one.mapInArrow(for_executors(partial(lake_checks.streams, node)), lake_checks.LINES).persist(
+        StorageLevel.DISK_ONLY
+    )
     try:
         with watching(spark, progress, "tasks"), told("verify"):
             sums = (
@@ -114,7 +121,9 @@ def _look(spark: SparkSession, node: Node, look: Look, progress: Progress) -> _S
             if sums["forks"]:
                 lines = lines.unionByName(_needs(streams))
             if sums["snapshots"]:
-                lines = lines.unionByName(one.mapInArrow(partial(lake_checks.blobs, place), lake_checks.LINES))
+                lines = lines.unionByName(
+                    one.mapInArrow(for_executors(partial(lake_checks.blobs, place)), lake_checks.LINES)
+                )
             if every:
                 work = partial(lake_checks.files, node, place, look)
                 lines = lines.unionByName(over_files(spark, every, work, lake_checks.LINES))
@@ -123,7 +132,7 @@ def _look(spark: SparkSession, node: Node, look: Look, progress: Progress) -> _S
             reports = (
                 lines.repartition("incarnation")
                 .sortWithinPartitions("incarnation", "kind", "start", "end")
-                .mapInArrow(partial(lake_checks.joints, look, sids_max), lake_checks.REPORT)
+                .mapInArrow(for_executors(partial(lake_checks.joints, look, sids_max)), lake_checks.REPORT)
                 .collect()
             )
     finally:

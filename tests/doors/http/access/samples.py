@@ -94,6 +94,7 @@ BODIES: dict[tuple[str, str], object] = {
     ("/__headwater/sign", "POST"): {"stream": KEY},
     ("/__headwater/tokens", "POST"): {"name": "made", "scopes": ["read:nothing"]},
     ("/__headwater/tokens/{id}/rotate", "POST"): {},
+    ("/__headwater/buckets/{bucket}/schema", "PUT"): {"type": "object", "properties": {"n": {"type": "integer"}}},
     ("/v1/stream/{path}", "POST"): 1,
     ("/{bucket}/{stream}", "POST"): 1,
     ("/ds/{bucket}/{stream}", "POST"): 1,

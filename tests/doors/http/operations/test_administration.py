@@ -9,7 +9,8 @@ import pytest
 
 from headwater import config
 from headwater.config import Settings
-from headwater.doors.http.admin.administration import REDACTED, in_force
+from headwater.doors.http.admin.administration import in_force
+from headwater.setting_values import REDACTED
 from tests.doors.http.extensions.surface import TEXT, Stream, metric
 from tests.doors.http.operations.conftest import FLAGS
 from tests.support.http import EventStream

@@ -283,6 +283,14 @@ def test_a_job_whose_key_is_taken_is_not_written_again(queue: Topic) -> None:
     assert told(queue.post(records[:1])) == {"seqs": [3], "head_seq": 3, "duplicates": []}
 
 
+def test_a_bound_that_is_set_later_is_true_of_the_next_look_and_of_the_next_key(queue: Topic) -> None:
+    told(queue.request("POST", "/records", {"records": [{"data": 1, "key": "a"}, {"data": 2, "key": "b"}]}))
+    shown = told(queue.request("PATCH", body={"cap_records": 1}))
+    assert shown["state"]["count"] == 1 and counts(queue) == (1, 0, 0, 0)
+    again = told(queue.request("POST", "/records", {"records": [{"data": 3, "key": "a"}]}))
+    assert again["seqs"] == [3] and again["duplicates"] == []
+
+
 def test_keys_mean_nothing_on_a_topic_that_is_no_queue(topic: Topic) -> None:
     assert topic.write(1, 2, key="k") == [1, 2]
 

@@ -211,6 +211,14 @@ def test_many_topics_are_followed_at_once(node: Node, new: New) -> None:
         assert {tail.next()["topic"] for _ in topics} == {topic.name for topic in topics}
 
 
+def test_more_topics_than_a_client_can_come_back_to_are_refused_at_once(node: Node, new: New) -> None:
+    topic = new()
+    names = [topic.name, *(f"town/{number:0200d}" for number in range(80))]
+    several = f"/v0/sse?topics={','.join(names)}"
+    assert len(several) < 20_000
+    assert refused(node.request("GET", several)) == (400, "bad_request")
+
+
 # ---- clients that are slow, and connections that end ------------------------------------------------------------
 
 

@@ -62,6 +62,18 @@ def test_a_worker_of_a_topic_that_is_deleted_is_told(queue: Topic) -> None:
     worker.close()
 
 
+def test_jobs_of_a_worker_whose_topic_is_made_no_queue_are_given_back_at_once(queue: Topic) -> None:
+    worker = Jobs(queue, f"?max=2&lease_ms={HOUR_MS}")
+    queue.write(1, 2, 3)
+    assert [worker.next()["data"], worker.next()["data"]] == [1, 2]
+    told(queue.request("PATCH", body={"queue": None}))
+    assert next(worker._events).name == "error"
+    worker.close()
+    told(queue.request("PATCH", body={"queue": {}}))
+    assert counts(queue) == (3, 0, 0, 0)
+    assert [job["deliveries"] for job in claim(queue, max=3)] == [2, 2, 1]
+
+
 def test_whoever_waits_at_a_topic_that_is_made_no_queue_is_told(queue: Topic) -> None:
     worker, answers = Jobs(queue, ""), []
     waiting = threading.Thread(target=lambda: answers.append(queue.request("POST", "/claim", {"wait_ms": 60_000})))

@@ -6,7 +6,6 @@ changes a setting, and never moves a group.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 
 from headwater import config
@@ -20,10 +19,7 @@ from headwater.engine.group import Group
 from headwater.engine.owned_group import OwnedGroup
 from headwater.errors import LogUnavailable, MethodNotAllowed, NoSuchNode, NoSuchRoute, Overloaded
 from headwater.security import policy
-
-REDACTED = "[redacted]"
-_CREDENTIALS = re.compile(r"((?<=://)|(?<=,))[^/@,]*(?=@)")
-"""User and password in a URL, or in each of several."""
+from headwater.setting_values import without_credentials
 
 
 class Administration:
@@ -97,5 +93,5 @@ class Administration:
 def in_force(settings: Settings) -> dict[str, config.Value]:
     """Settings by name, without what is secret in them."""
     values: dict[str, config.Value] = {setting.name: getattr(settings, setting.name) for setting in config.TABLE}
-    texts = {name: _CREDENTIALS.sub(REDACTED, value) for name, value in values.items() if isinstance(value, str)}
+    texts = {name: without_credentials(value) for name, value in values.items() if isinstance(value, str)}
     return values | texts

@@ -34,7 +34,7 @@ from headwater.model.commands import PublishSnapshot
 from headwater.model.forks import ColdOffset
 from headwater.model.stream import decide_snapshot
 from headwater.ports import Blobs, BlobsUnavailable, Rng
-from headwater.security.principals import Action, Need, Principal
+from headwater.security.principals import Action, Need
 
 ENTRIES_MAX = 1_000
 BYTES_MAX = 32 * 1024 * 1024
@@ -112,7 +112,7 @@ class BulkSnapshots:
         exchange.run(self._reply(exchange, entries))
 
     async def _reply(self, exchange: Exchange, entries: list[Entry]) -> None:
-        refused = {} if exchange.principal.everything else self._refused(exchange.principal, entries)
+        refused = {} if exchange.principal.everything else self._refused(exchange, entries)
         self._requests_count += 1
         try:
             answers = await self._publish([_Sent(one) for at, one in enumerate(entries) if at not in refused])
@@ -121,14 +121,14 @@ class BulkSnapshots:
         following = iter(answers)
         exchange.json(200, [refused[at] if at in refused else next(following) for at in range(len(entries))])
 
-    def _refused(self, principal: Principal, entries: list[Entry]) -> dict[int, Answer]:
+    def _refused(self, exchange: Exchange, entries: list[Entry]) -> dict[int, Answer]:
         """The answers to those that whoever asks may not publish, by their places."""
         found: dict[int, Answer] = {}
         for at, entry in enumerate(entries):
             try:
                 key = self._key(entry)
-                if not principal.may(Action.APPEND, key):
-                    raise refusal(principal, Need(Action.APPEND, key))
+                if not exchange.principal.may(Action.APPEND, key):
+                    raise refusal(exchange, Need(Action.APPEND, key))
             except Failure as failure:
                 found[at] = failures.entry(failure)
         return found

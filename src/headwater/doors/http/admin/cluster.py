@@ -36,6 +36,8 @@ from headwater.log.medium import MediumError
 from headwater.security import policy
 
 PREFIX = "/__headwater/cluster"
+ABOUT_BYTES_MAX = 200
+"""Of a body, which says which node or group is meant."""
 
 
 class _Drain(msgspec.Struct, forbid_unknown_fields=True):
@@ -95,6 +97,7 @@ class ClusterCalls:
         if call is None:
             raise NoSuchRoute
         exchange.only(b"POST")
+        exchange.is_about(exchange.request.body[:ABOUT_BYTES_MAX].decode("utf-8", "replace"))
         exchange.run(self._answered(exchange, call))
 
     async def _answered(self, exchange: Exchange, call: Callable[[Exchange], Awaitable[Any]]) -> None:

@@ -68,6 +68,7 @@ class Erasures:
         if self._routers_of is not None:
             facts["routers"] = await self._routers_of(key)
         if erasing:
+            exchange.is_about(name_hash)  # the log is to be told of it for years: not by the name
             numbers = range(self._engine.groups_count)
             asked = (questions.ask_owner(number, "erase", number, key, into=Erased) for number in numbers)
             facts |= _summed(dict(zip(numbers, await asyncio.gather(*asked), strict=True)))

@@ -33,6 +33,8 @@ from headwater.model.row import StreamRow
 from headwater.ports import RowCounts
 from headwater.security import policy
 
+ALWAYS, IF_NEEDED = "always", "if-needed"
+"""When a list of files takes a checkpoint."""
 THREADS = 2
 WAITING_MAX = 16
 """Calls at work or waiting for a thread; more are answered 503."""
@@ -136,19 +138,25 @@ class LakeCalls:
     def _files(self, exchange: Exchange, owned: OwnedGroup, rest: bytes, query: bytes) -> None:
         """`GET …/files`: takes a checkpoint, then tells of every file that holds settled records."""
         exchange.only(b"GET", rest)
-        exchange.run(self._answer_files(exchange, owned))
+        asked = parse.query(query, ("checkpoint",)).get("checkpoint", ALWAYS)
+        if asked not in (ALWAYS, IF_NEEDED):
+            raise BadQuery("checkpoint", f"expected {ALWAYS} or {IF_NEEDED}")
+        exchange.run(self._answer_files(exchange, owned, asked == ALWAYS))
 
-    async def _answer_files(self, exchange: Exchange, owned: OwnedGroup) -> None:
-        exchange.reply(await self.files(owned, _json(exchange)))
+    async def _answer_files(self, exchange: Exchange, owned: OwnedGroup, always: bool) -> None:
+        exchange.reply(await self.files(owned, _json(exchange), always))
 
-    async def files(self, owned: OwnedGroup, told: Callable[[dict[str, Any]], T]) -> T:
-        """Takes a checkpoint; what is told of every file that holds settled records. `told` runs in a thread."""
+    async def files(self, owned: OwnedGroup, told: Callable[[dict[str, Any]], T], always: bool = True) -> T:
+        """Takes a checkpoint; what is told of every file that holds settled records. `told` runs in a thread.
+
+        Unless `always`, only when the catalog needs one to tell of them.
+        """
         flusher = _kept(owned.flusher)
         await flusher.follow()
         async with owned.group.locks.relocating:  # between catalog and table of a swap they say different things
             # Before the checkpoint: what is settled by now is in the catalog after it.
             position = owned.group.lake_position()
-            await _checkpoint(owned.group)
+            await (_checkpoint if always else _know_files)(owned.group)
             return await self._thread(lambda: told(self._list(owned, position)))
 
     async def files_after(
@@ -162,10 +170,7 @@ class LakeCalls:
         await flusher.follow()
         async with group.locks.relocating:
             position = group.lake_position()
-            async with group.locks.checkpointing:
-                pass  # what one under way writes is in the catalog after it
-            if group.loaded.lake_changed or group.catalog.position < group.lineage.newest.position:
-                await _checkpoint(group)
+            await _know_files(group)
             seen = f"{group.lineage.newest.id}/{group.loaded.masks_count}"
             if known is not None and known[1] == seen:
                 after = max(after, known[0])
@@ -364,6 +369,14 @@ async def catch_up(group: Group) -> None:
     Such an owner takes a checkpoint before it does, but in a catalog of its own.
     """
     if group.catalog.position < group.lineage.newest.position:
+        await _checkpoint(group)
+
+
+async def _know_files(group: Group) -> None:
+    """On return the catalog knows of all files and what is live in them. Takes a checkpoint only when it does not."""
+    async with group.locks.checkpointing:
+        pass  # what one under way writes is in the catalog after it
+    if group.loaded.lake_changed or group.catalog.position < group.lineage.newest.position:
         await _checkpoint(group)
 
 

@@ -15,12 +15,14 @@ from typing import Any
 
 import msgspec
 
+from headwater.doors.http import bucket_schemas
 from headwater.doors.http import headers as parse
-from headwater.doors.http.access import Access, demand
+from headwater.doors.http.access import Access, demand, no_credential
+from headwater.doors.http.bucket_schemas import SchemaCalls
 from headwater.doors.http.buckets import Buckets
 from headwater.doors.http.exchange import Exchange
 from headwater.engine.access_records import AccessKey
-from headwater.errors import BadAccess, BadBody, KeyNotFound, MethodNotAllowed, NoSuchRoute, NotAuthenticated
+from headwater.errors import BadAccess, BadBody, KeyNotFound, MethodNotAllowed, NoSuchRoute
 from headwater.model import json_mode, moments
 from headwater.ports import Clock
 from headwater.security import policy, signed_urls
@@ -117,6 +119,7 @@ class TokenCalls:
             raise BadAccess(f"scopes: {bad}") from None
         expires_ms = self._expires_ms(asked.expires_in_s, asked.expires_at)
         made, key = await self._directory.make(asked.name, scopes, expires_ms, _by(exchange))
+        exchange.is_about(_told(made.id, key))
         self._reply_made(exchange, made, key)
 
     async def _rotate(self, exchange: Exchange, id: str) -> None:
@@ -130,11 +133,14 @@ class TokenCalls:
         if expires_ms is None and old.expires_ms is not None:
             expires_ms = now_ms + (old.expires_ms - old.created_ms)  # as long as the old one was made for
         made, key = await self._directory.make(old.name, old.scopes, expires_ms, _by(exchange), follows=id)
+        exchange.is_about(f"{id} to {_told(made.id, key)}")
         await self._directory.end(id, now_ms + asked.overlap_s * 1000 if asked.overlap_s else None)
         self._reply_made(exchange, made, key)
 
     async def _revoke(self, exchange: Exchange, id: str) -> None:
-        exchange.json(200, self._shown(id, await self._directory.end(id, None)))
+        key = await self._directory.end(id, None)
+        exchange.is_about(_told(id, key))
+        exchange.json(200, self._shown(id, key))
 
     def _reply_made(self, exchange: Exchange, made: Made, key: AccessKey) -> None:
         exchange.json(201, {"token": made.text, **self._shown(made.id, key)})
@@ -175,7 +181,7 @@ class TokenCalls:
         exchange.only(b"POST", rest)
         guard, principal = self._access.guard, exchange.principal
         if principal.kind == PUBLIC:
-            raise NotAuthenticated("a key")
+            raise no_credential(exchange)
         asked: _Sign = _body(exchange, _Sign)
         if (asked.stream is None) == (asked.prefix is None):
             raise BadAccess("give stream, such as orders/7, or prefix, such as orders/eu/")
@@ -199,6 +205,7 @@ class TokenCalls:
         if principal.expires_ms is not None:
             expires_ms = min(expires_ms, principal.expires_ms)
         text = signed_urls.sign(guard.url_secret, scope, expires_ms // 1000, principal.id or FILE_KEY_ID)
+        exchange.is_about(f"{scope.shown()} until {moments.show(expires_ms)}")
         facts = {"signed": text, "query": f"signed={text}", "scope": scope.shown()}
         exchange.json(200, {**facts, "expires_at": moments.show(expires_ms // 1000 * 1000)})
 
@@ -206,13 +213,15 @@ class TokenCalls:
 class BucketCalls:
     """Calls about a bucket by its name, whatever it is: `/__headwater/buckets/{bucket}` and below."""
 
-    def __init__(self, buckets: Buckets, directory: Directory, access: Access) -> None:
+    def __init__(self, buckets: Buckets, directory: Directory, schemas: SchemaCalls, access: Access) -> None:
         self._buckets = buckets
+        self._schemas = schemas
         self._directory = directory
         self._access = access
         access.policy.state(f"{BUCKETS_PREFIX}/{{bucket}}", _BUCKET)
         access.policy.state(f"{BUCKETS_PREFIX}/{{bucket}}/streams", policy.LISTING)
         access.policy.state(f"{BUCKETS_PREFIX}/{{bucket}}/public", _PUBLIC)
+        access.policy.state(f"{BUCKETS_PREFIX}/{{bucket}}/schema", bucket_schemas.RULE)
 
     def judge(self, exchange: Exchange, rest: bytes, query: bytes) -> None:
         """See `access.Judge`."""
@@ -223,11 +232,16 @@ class BucketCalls:
                 self._access.ruled(exchange, policy.LISTING)
             case ["", name, "public"] if name:
                 self._access.ruled(exchange, _PUBLIC, f"{name}/")
+            case ["", name, "schema"] if name:
+                self._access.ruled(exchange, bucket_schemas.RULE, f"{name}/")
             case _:
                 raise NoSuchRoute
 
     def handle(self, exchange: Exchange, rest: bytes, query: bytes) -> None:
         parts = rest.split(b"/")
+        if len(parts) == 3 and parts[2] == b"schema":
+            self._schemas.handle(exchange, parse.path_text(parts[1]))
+            return
         if len(parts) != 3 or parts[2] != b"public":
             self._buckets.by_any_name(exchange, rest, query)
             return
@@ -252,6 +266,11 @@ def _route(rest: bytes) -> str:
             return f"{PREFIX}/{{id}}/rotate"
         case _:
             raise NoSuchRoute
+
+
+def _told(id: str, key: AccessKey) -> str:
+    """A key, for the audit log."""
+    return f"{id} {key.name}: {' '.join(Scope(*scope).shown() for scope in key.scopes)}"
 
 
 def _by(exchange: Exchange) -> str:

@@ -249,7 +249,7 @@ class QueueCalls:
                     "oldest_ready_ms": max(0, now_ms - ready.records[0].ms) if ready.records else None,
                     "claims_count": state.claims_count,
                     "acks_count": state.acks_count,
-                    "trouble": queue.trouble,
+                    "trouble": queue.trouble if state.dying else None,
                 }
                 reply_value(exchange, 200, value, timing)
 

@@ -34,6 +34,7 @@ from headwater.doors.http import headers as parse
 from headwater.doors.http.access import Access, refusal
 from headwater.doors.http.exchange import Exchange
 from headwater.doors.http.failures import topic_error
+from headwater.doors.http.limited import demand
 from headwater.doors.http.topics.answers import Timing, encode
 from headwater.doors.http.topics.config import NUMBER_MAX, decoded
 from headwater.doors.http.topics.diff import LIMIT_DEFAULT, limit_of, nodes_of
@@ -46,7 +47,7 @@ from headwater.doors.http.topics.writing import Writing
 from headwater.doors.http.websocket import WebSocket, WebSockets
 from headwater.engine.engine import Engine
 from headwater.engine.loaded_stream import LoadedStream
-from headwater.errors import BadBody, Failure, NoSuchRoute, StreamNotFound
+from headwater.errors import BadBody, Failure, NoSuchRoute, RateLimited, StreamNotFound
 from headwater.security import policy
 from headwater.security.principals import Action, Need
 
@@ -203,9 +204,10 @@ class _Socket:
     def message(self, text: str) -> None:
         data = text.encode()
         try:
+            demand(self._exchange, len(data))
             message = decoded(_decode, data)
-        except BadBody as bad:
-            self._fail(bad, _id_of(data))
+        except (BadBody, RateLimited) as refused:
+            self._fail(refused, _id_of(data))
             return
         if len(bytes(message.id)) > ID_BYTES_MAX:
             self._fail(BadBody(f"id: at most {ID_BYTES_MAX} bytes"), _NONE)
@@ -267,7 +269,7 @@ class _Socket:
         needs = {name: Need(Action.READ, self._owner.key(name)) for name in wishes}
         for need in needs.values():
             if not principal.meets(need):
-                raise refusal(principal, need)
+                raise refusal(self._exchange, need)
         self._needs |= needs
         self._exchange.hold_needs((*self._begun_needs, *self._needs.values()))
 
@@ -381,7 +383,7 @@ class _Socket:
         key, body = self._owner.key(message.topic), message.body()
         principal, need = self._owner.access.current(self._exchange), Need(Action.APPEND, key)
         if not principal.meets(need):
-            raise refusal(principal, need)
+            raise refusal(self._exchange, need)
         writing = self._owner.writing
         self._writes_count += 1
         before = self._writing.get(key)

@@ -37,6 +37,9 @@ from headwater.security.principals import Action, Need
 
 _ONE_QUERY = ("from_seq", "node", "limit")
 _SEVERAL_QUERY = ("topics", "from", "node", "limit")
+_LAST_EVENT_ID = b"last-event-id"
+CURSOR_DIGITS = 10
+"""Room for each cursor in the id of an event, so that what can be followed now can be followed in a year."""
 Cursors = dict[str, int | None]
 """By topic; None: from now on."""
 
@@ -48,6 +51,7 @@ class TopicTails:
         self._name_bytes_max = settings.stream_name_bytes_max
         self._keepalive_s = settings.sse_keepalive_ms / 1000
         self._lifetime_s = settings.sse_lifetime_ms / 1000
+        self._head_bytes_max = settings.head_bytes_max
         Answering(engine, watchers)
         self.open_count = 0
 
@@ -89,12 +93,25 @@ class TopicTails:
             raise BadQuery("topics", f"at most {TOPICS_MAX}")
         given = {**self._cursors("from", wanted.get("from", "")), **self._resumed(exchange)}
         cursors: Cursors = {name: given.get(name) for name in names}
+        self._demand_resumable(exchange, cursors)
         filter = Filter(limit_of(wanted), nodes_of(wanted.get("node")))
         demand(exchange, *(Need(Action.READ, topic_key(name, self._name_bytes_max)) for name in cursors))
         exchange.run(self._open_several(exchange, cursors, filter))
 
+    def _demand_resumable(self, exchange: Exchange, cursors: Cursors) -> None:
+        """Raises BadQuery when this request would be too long once it brings the id of the connection's last event: its
+        client could begin to follow, and then never come back."""
+        request = exchange.request
+        head = sum(len(name) + len(value) + 4 for name, value in request.headers.items() if name != _LAST_EVENT_ID)
+        line = len(request.method) + len(request.target) + len(b"  HTTP/1.1\r\n\r\n")
+        token = len(_LAST_EVENT_ID) + 4 + sum(len(in_cursor(name)) + 2 + CURSOR_DIGITS for name in cursors)
+        if line + head + token > self._head_bytes_max:
+            raise BadQuery(
+                "topics", "with the cursors of so many a client could not come back; follow fewer (see head_bytes_max)"
+            )
+
     def _resumed(self, exchange: Exchange) -> Cursors:
-        token = exchange.request.headers.get(b"last-event-id")
+        token = exchange.request.headers.get(_LAST_EVENT_ID)
         try:
             return {} if not token else self._cursors("Last-Event-ID", token.decode("utf-8", "replace"))
         except BadQuery as bad:

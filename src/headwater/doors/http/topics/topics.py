@@ -103,6 +103,7 @@ class Topics:
     def _patch(self, exchange: Exchange, key: str, query: bytes, timing: Timing) -> None:
         def configured(_: Outcome) -> None:
             stream = self._engine.find(key, False)
+            self._engine.apply_retention(stream)
             self.on_configured(stream)
             self._show(exchange, 200, stream, timing)
 
@@ -148,7 +149,7 @@ class Topics:
         principal, below = exchange.principal, f"{bucket}/{wanted.get('prefix', '')}"
         narrow = principal.within(Action.READ, below)
         if narrow == []:
-            raise refusal(principal, Need(Action.READ, below, True))
+            raise refusal(exchange, Need(Action.READ, below, True))
         exchange.run(self._listed(exchange, [Scope(0, below)] if narrow is None else narrow, after, limit, timing))
 
     async def _listed(self, exchange: Exchange, parts: list[Scope], after: str, limit: int, timing: Timing) -> None:

@@ -1,0 +1,2 @@
+"""Jobs at their times: what a schedule file says, what is due, and a server that runs it.
+Never knows what a job does."""
