@@ -29,7 +29,7 @@ S3P_CODES = {
 
 def example(kind: type[Failure]) -> Failure:
     """One of its kind, with facts made up from the types its constructor asks for."""
-    made_up = {"int": 7, "str": "something", "list[str]": ["something"]}
+    made_up = {"int": 7, "str": "something", "list[str]": ["something"], "list[str | None]": ["something", None]}
     asked = list(inspect.signature(kind.__init__).parameters.values())[1:] if "__init__" in vars(kind) else []
     return kind(*(made_up[parameter.annotation] for parameter in asked if parameter.default is parameter.empty))
 

@@ -140,14 +140,15 @@ class RouterConflict(Failure):
 
 
 class RouterCycle(Failure):
-    def __init__(self, cycle: list[str]) -> None:
+    def __init__(self, cycle: list[str | None]) -> None:
         self.cycle = cycle
-        """Topics, the first one again as the last."""
+        """Topics, the first one again as the last; None for those that the client may not read."""
 
     def message(self) -> str:
+        way = " -> ".join(topic or "(not told)" for topic in self.cycle)
         return (
-            f"the router would close a cycle: {' -> '.join(self.cycle)}; records would go round in it unless filters "
-            "stop them: define it with allow_cycle if they do"
+            f"the router would close a cycle: {way}; records would go round in it unless filters stop them: define it "
+            "with allow_cycle if they do"
         )
 
     def details(self) -> dict[str, object]:

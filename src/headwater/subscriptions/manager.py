@@ -290,9 +290,8 @@ class Manager:
 
     async def acknowledge(self, name: str, bearer: Bearer, acks: list[tuple[str, int]], done: bool) -> bool:
         """Moves cursors and renews the lease, or ends it when `done`. Returns whether another wake follows at once."""
-        sub = self.find(name)
         # Judged first, so that whoever may not acknowledge is told that and not what the streams hold.
-        model.fence(sub, self._shown(sub, bearer), self.wakes.now_ms())
+        sub = self.demand_wake(name, bearer)
         links = {path: link for path, _ in acks if (link := sub.links.get(path)) is not None}
         places = {path: self.streams.group_of(link.sid) for path, link in links.items()}
         looked = await self.streams.look(places)
@@ -321,6 +320,12 @@ class Manager:
         self.wakes.note(event, future)
         self.wakes.wake(sub)
         await future.success()
+
+    def demand_wake(self, name: str, bearer: Bearer) -> Subscription:
+        """Raises Fenced unless the wake is the bearer's own and its lease runs."""
+        sub = self.find(name)
+        model.fence(sub, self._shown(sub, bearer), self.wakes.now_ms())
+        return sub
 
     def _shown(self, sub: Subscription, bearer: Bearer) -> Shown:
         current = sub.wake

@@ -24,7 +24,7 @@ from headwater.engine.router_definitions import (
     RouterEvent,
     encode,
 )
-from headwater.errors import Failure, GroupMoved, RouterNotFound
+from headwater.errors import Failure, GroupMoved, RouterCycle, RouterNotFound
 from headwater.model import routers as model
 from headwater.model.routers import PassedOver, RouterConfig
 from headwater.model.subscriptions import path_of
@@ -182,6 +182,17 @@ class Routers:
         """Source and destination of a router, by their keys. Asked where the directory group is served."""
         router = self._definitions().by_name.get(name)
         return None if router is None else (router.config.source, router.config.dest)
+
+    def cycle(self, name: str, source: str, dest: str) -> list[str]:
+        """Topics of the cycle for which a router would be refused; empty when it would not be, or for something else.
+        Asked where the directory group is served."""
+        try:
+            model.judge(self._definitions().configs(), name, RouterConfig(source, dest))
+        except RouterCycle as closed:
+            return [path for path in closed.cycle if path is not None]
+        except Failure:
+            pass
+        return []
 
     async def _answer_all(self) -> list[dict[str, Any]]:
         return await self.all()

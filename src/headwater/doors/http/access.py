@@ -25,7 +25,7 @@ from headwater.ports import SYSTEM_CLOCK
 from headwater.security import signed_urls
 from headwater.security.guard import Guard
 from headwater.security.policy import NODE_BUCKET, STREAM, Concern, Policy, Rule
-from headwater.security.principals import PUBLIC, Action, Identity, Need, Principal, Trail
+from headwater.security.principals import PUBLIC, SIGNED, Action, Identity, Need, Principal, Trail
 
 if TYPE_CHECKING:
     from headwater.doors.http.exchange import Exchange
@@ -122,6 +122,13 @@ class Access:
         if self.identify(exchange).kind == PUBLIC and not self.guard.anonymous.scopes:
             raise no_credential(exchange)
 
+    def somebody(self, exchange: Exchange, rule: Rule) -> None:
+        """What stays there under a name is made, seen and changed by those who say who they are: what everybody may
+        read, or whoever has a signed URL, is for reading alone. Raises NotAuthenticated, Forbidden."""
+        self.action(exchange, rule)
+        if self.identify(exchange).kind in (PUBLIC, SIGNED):
+            raise no_credential(exchange)
+
     def by(self, rule: Rule) -> Judge:
         """The judge of routes whose rule says all."""
         if not isinstance(rule, Rule):
@@ -141,8 +148,10 @@ class Access:
             self.demand(exchange, Need(self.action(exchange, rule), start, True))
         elif concern is Concern.NODE:
             self.demand(exchange, Need(self.action(exchange, rule), f"{NODE_BUCKET}/{rule.of}"))
-        elif concern is Concern.PARTS or concern is Concern.KNOWN:
+        elif concern is Concern.PARTS:
             self.parts(exchange, rule)
+        elif concern is Concern.KNOWN:
+            self.somebody(exchange, rule)
         elif concern is Concern.OPEN or concern is Concern.TOKEN:
             self.nobody(exchange)
         elif concern is Concern.STREAM:
@@ -202,10 +211,11 @@ def refusal(exchange: Exchange, need: Need) -> Failure:
     return failure
 
 
-def no_credential(exchange: Exchange) -> NotAuthenticated:
+def no_credential(exchange: Exchange) -> Failure:
     """The same of a request that needs a credential, whosever."""
-    failure = NotAuthenticated("a key")
-    exchange.denied(failure, "a key", exchange.principal)
+    principal = exchange.principal
+    failure = Forbidden("a key") if principal.kind == SIGNED else NotAuthenticated("a key")
+    exchange.denied(failure, "a key", principal)
     return failure
 
 

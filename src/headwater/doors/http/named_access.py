@@ -7,12 +7,13 @@ Whoever could have made one may look at it, change it and delete it; for anybody
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 
 from headwater.doors.http.access import Access, demand, refusal
 from headwater.doors.http.exchange import Exchange
 from headwater.engine.buckets import DIRECTORY
 from headwater.engine.engine import Engine
-from headwater.errors import Failure, RouterNotFound, SubscriptionNotFound
+from headwater.errors import Failure, RouterCycle, RouterNotFound, SubscriptionNotFound
 from headwater.model import glob
 from headwater.model.names import DEFAULT_BUCKET, SUBSCRIPTIONS
 from headwater.model.subscriptions import key_of
@@ -21,7 +22,7 @@ from headwater.security.principals import Action, Need
 from headwater.subscriptions.manager import Manager
 from headwater.topics.routers import Routers
 
-_SUBSCRIPTION, _ROUTER = "subscription_about", "router_about"
+_SUBSCRIPTION, _ROUTER, _CYCLE = "subscription_about", "router_about", "router_cycle"
 About = tuple[str | None, list[str], str | None]
 """Of a subscription: its pattern, the paths that it names, and its wake stream."""
 
@@ -89,6 +90,7 @@ class RouterAccess:
         state("/v0/routers", policy.ROUTERS)
         state("/v0/routers/{router}", policy.ROUTER)
         engine.questions.register(_ROUTER, self._answer)
+        engine.questions.register(_CYCLE, self._answer_cycle)
 
     async def known(self, exchange: Exchange, name: str) -> None:
         """An existing one, by its name. Raises RouterNotFound."""
@@ -100,8 +102,24 @@ class RouterAccess:
             raise RouterNotFound
         _demand(exchange, router_needs(*about), RouterNotFound())
 
+    async def new(self, exchange: Exchange, name: str, source: str, dest: str) -> None:
+        """One that is to be, between topics by their keys. Raises RouterCycle, without the names that this client may
+        not read: whoever defines routers, where the request is sent next, does not know the client, and would tell."""
+        ask = self._engine.questions.ask_owner
+        found: list[str] = await ask(DIRECTORY, _CYCLE, name, source, dest, into=list[str])
+        may, own = exchange.principal.may, (source, dest)
+        shown = [path if key_of(path) in own or may(Action.READ, key_of(path)) else None for path in found]
+        if None in shown:
+            raise RouterCycle([path for path, _ in groupby(shown)])  # nor how many they are
+
     async def _answer(self, name: str) -> tuple[str, str] | None:
         return self._routers.about(name)
+
+    async def _answer_cycle(self, name: str, source: str, dest: str) -> list[str]:
+        found = self._routers.cycle(name, source, dest)
+        if found:
+            await self._routers.durable()
+        return found
 
 
 def _demand(exchange: Exchange, needs: list[Need], otherwise: Failure) -> None:

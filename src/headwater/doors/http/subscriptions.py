@@ -33,8 +33,10 @@ from headwater.errors import (
     BadSubscription,
     BodyTooLarge,
     Failure,
+    Fenced,
     MethodNotAllowed,
     NoSuchRoute,
+    SubscriptionNotFound,
     TokenMissing,
 )
 from headwater.model import glob, json_mode, moments, names, offsets
@@ -224,15 +226,26 @@ class Subscriptions:
     async def _ack(
         self, exchange: Exchange, name: str, bearer: Bearer, acks: list[tuple[str, int]], done: bool, action: bytes
     ) -> None:
+        self._demand_own_wake(name, bearer)
         if action == b"ack":
             self._demand_pull_wake(name)
         following = await self._manager.acknowledge(name, bearer, acks, done)
         exchange.json(200, {"ok": True, "next_wake": following})
 
     async def _release(self, exchange: Exchange, name: str, bearer: Bearer) -> None:
+        self._demand_own_wake(name, bearer)
         self._demand_pull_wake(name)
         await self._manager.release(name, bearer)
         exchange.empty(204, [])
+
+    def _demand_own_wake(self, name: str, bearer: Bearer) -> None:
+        """With authentication on, whoever has no token of the wake is not told whether there is the subscription."""
+        if not self._access.access.guard.on:
+            return
+        try:
+            self._manager.demand_wake(name, bearer)
+        except SubscriptionNotFound:
+            raise Fenced from None
 
     def _demand_pull_wake(self, name: str) -> None:
         if self._manager.find(name).config.kind != model.PULL_WAKE:

@@ -315,6 +315,67 @@ def test_a_router_is_there_for_whoever_could_have_made_it(node: Guarded) -> None
     assert node.ask(enough, "DELETE", "/v0/routers/r").status == 200
 
 
+def test_a_subscription_is_never_of_whoever_says_not_who_he_is(node: Guarded) -> None:
+    node.call("PUT", "/everybody")
+    node.call("PUT", "/__headwater/buckets/everybody/public")
+    until(lambda: node.ask(None, "GET", "/everybody/streams").status == 200)
+    hook = {"type": "webhook", "pattern": "everybody/*", "webhook": {"url": "https://1.1.1.1/the-secret-path"}}
+    body, path = json.dumps(hook).encode(), SUBSCRIPTION.format("hook")
+    reader = node.key("read:everybody")
+    assert node.ask(reader, "PUT", path, body).status == 201
+    for asked in (path, SUBSCRIPTION.format("no")):
+        for method, rest in (("GET", ""), ("PUT", ""), ("DELETE", ""), ("POST", "/claim"), ("POST", "/streams")):
+            answer = node.ask(None, method, asked + rest, body)
+            assert (answer.status, code(answer)) == (401, "not_authenticated")
+    asks = json.dumps({"prefix": "everybody/"}).encode()
+    query = json.loads(node.ask(reader, "POST", "/__headwater/sign", asks).body)["query"]
+    assert node.ask(None, "GET", f"/everybody/streams?{query}").status == 200
+    for asked in (path, SUBSCRIPTION.format("no")):
+        answer = node.ask(None, "GET", f"{asked}?{query}")
+        assert (answer.status, code(answer)) == (403, "forbidden")
+    assert node.ask(reader, "DELETE", path).status == 204
+
+
+def test_without_the_token_of_a_wake_nobody_learns_whether_there_is_a_subscription(node: Guarded) -> None:
+    node.call("PUT", "/v1/stream/shop/wakes")
+    wishes = {
+        "pulled": {"type": "pull-wake", "pattern": "shop/eu/*", "wake_stream": "shop/wakes"},
+        "called": {"type": "webhook", "pattern": "shop/eu/*", "webhook": {"url": "https://1.1.1.1/"}},
+    }
+    for name, wish in wishes.items():
+        node.call("PUT", SUBSCRIPTION.format(name), wish)
+    said = json.dumps({"wake_id": "w", "generation": 1, "acks": [], "done": True}).encode()
+    made_up = {"Authorization": "Bearer made-up"}
+    for action in ("ack", "release", "callback"):
+        for headers, status in ((made_up, 409), ({}, 401)):
+            answers = [
+                node.ask(None, "POST", f"{SUBSCRIPTION.format(name)}/{action}", said, headers)
+                for name in (*wishes, "nowhere")
+            ]
+            assert {(answer.status, answer.body) for answer in answers} == {(status, answers[0].body)}
+    for name in wishes:
+        assert node.ask(node.admin, "DELETE", SUBSCRIPTION.format(name)).status == 204
+
+
+def test_a_cycle_of_routers_names_no_topic_that_may_not_be_read(node: Guarded) -> None:
+    way = ["mine/b", "hidden/x", "hidden/y", "mine/a"]
+    for at in range(3):
+        node.call("PUT", f"/v0/routers/way-{at}", {"source": way[at], "dest": way[at + 1]})
+    body = json.dumps({"source": "mine/a", "dest": "mine/b"}).encode()
+    for token, cycle in (
+        (node.key("read,append,create:mine"), ["mine/a", "mine/b", None, "mine/a"]),
+        (node.key("read:mine/a", "append,create:mine/b"), ["mine/a", "mine/b", None, "mine/a"]),
+        (node.key("read,append,create:mine", "read:hidden"), ["mine/a", *way]),
+        (node.admin, ["mine/a", *way]),
+    ):
+        answer = node.ask(token, "PUT", "/v0/routers/closing", body)
+        assert (answer.status, code(answer)) == (409, "router_cycle")
+        assert json.loads(answer.body)["error"]["detail"]["cycle"] == cycle
+        assert (b"hidden" in answer.body) == (None not in cycle)
+    for at in range(3):
+        node.call("DELETE", f"/v0/routers/way-{at}")
+
+
 def test_dead_letters_go_where_whoever_configures_the_queue_may_write(node: Guarded) -> None:
     token = node.key("read,append,create,manage:mine")
     for dead, status in (("shop/secret", 403), ("mine/dead", 201), ("shop%2Fsecret", 403)):

@@ -77,7 +77,9 @@ class RouterCalls:
         if method == b"PUT":
             config = self._config(exchange)
             demand(exchange, *router_needs(config.source, config.dest))
-            return None
+            if config.allow_cycle or exchange.principal.everything:
+                return None
+            return self._access.new(exchange, name, config.source, config.dest)
         return self._access.known(exchange, name)
 
     def _run(self, exchange: Exchange, work: Coroutine[None, None, None]) -> None:
