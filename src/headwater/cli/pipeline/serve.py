@@ -17,7 +17,6 @@ import typer
 
 from headwater.cli.pipeline.common import URL_DEFAULT, Master, Token, Verbose, telling
 from headwater.client.connection import printable
-from headwater.ports import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,10 +33,12 @@ MOMENTS_SHOWN = 3
 class Process:
     """The `World` of a server: this process, its clocks and the signals that it gets."""
 
-    now_ms = staticmethod(SYSTEM_CLOCK.now_ms)
-    monotonic_s = staticmethod(SYSTEM_CLOCK.monotonic_s)
-
     def __init__(self) -> None:
+        # Not at the top: every command would load asyncio with it.
+        from headwater.ports import SYSTEM_CLOCK
+
+        self.now_ms = SYSTEM_CLOCK.now_ms
+        self.monotonic_s = SYSTEM_CLOCK.monotonic_s
         self._stopping = threading.Event()
 
     @property
