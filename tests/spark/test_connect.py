@@ -157,7 +157,8 @@ def test_a_program_of_ones_own_reads_and_keeps_states(server: str, tmp_path: Pat
         expected |= {"read_lake": expected["of streams"], "where": [one for one in every if one[1] >= 2]}
         assert told["reads"] == expected
         # A function for batches runs in a process of its own there, and its tasks are not told whose batch it is.
-        assert set(told["errors"]) == {"unnamed"} and "start_stream takes a producer_id" in told["errors"]["unnamed"]
+        assert set(told["errors"]) == {"unnamed"}, told["errors"]
+        assert "start_stream takes a producer_id" in told["errors"]["unnamed"]
         for bucket in ("complete", "update"):
             for name in ("a", "b"):
                 found = node.request("GET", f"/{bucket}/{name}/snapshot")

@@ -100,7 +100,7 @@ def _parsed(frame: DataFrame, schema: StructType, options: Options) -> DataFrame
         for batch in batches:
             yield from shape.batches(pa.Table.from_batches([batch]))
 
-    return frame.select(*names).mapInArrow(parse_batches, schema)
+    return frame.select(*names).mapInArrow(for_executors(parse_batches), schema)
 
 
 def read_where(
