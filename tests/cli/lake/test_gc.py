@@ -189,12 +189,12 @@ def test_the_log_of_the_table_loses_what_an_erasure_asked_for_after_the_grace_pe
     kept, _ = farm.settle(2)
     farm.delete(777)
     farm.sweep()
-    asked = Erasure(farm.lake.version(), farm.clock.now_ms())
+    asked = Erasure(farm.lake.end_past(), farm.clock.now_ms())
     farm.lake_files.ask_erasure(asked)
     farm.sweep()
     assert names_it() and farm.lake_files.erasure() == asked, "whoever planned on an older version has that long"
     farm.clock.ms += GRACE_MS + 1
-    newer = Erasure(farm.lake.version(), farm.clock.now_ms())
+    newer = Erasure(farm.lake.end_past(), farm.clock.now_ms())
     farm.sweep()
     assert not names_it() and farm.lake_files.erasure() is None
     assert farm.in_table() == {kept}

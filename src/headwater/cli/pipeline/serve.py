@@ -21,6 +21,7 @@ from headwater.client.connection import printable
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from headwater.ports import SystemClock
     from headwater.spark.schedules.file import Entry, Schedule
     from headwater.spark.schedules.ledger import State
     from headwater.spark.schedules.serving import Ended, Interrupted, Work
@@ -30,15 +31,20 @@ LEDGER_PATIENCE_S = 5.0
 MOMENTS_SHOWN = 3
 
 
+def _clock() -> SystemClock:
+    # Not loaded at the top: every command would load asyncio with it.
+    from headwater.ports import SYSTEM_CLOCK
+
+    return SYSTEM_CLOCK
+
+
 class Process:
     """The `World` of a server: this process, its clocks and the signals that it gets."""
 
     def __init__(self) -> None:
-        # Not at the top: every command would load asyncio with it.
-        from headwater.ports import SYSTEM_CLOCK
-
-        self.now_ms = SYSTEM_CLOCK.now_ms
-        self.monotonic_s = SYSTEM_CLOCK.monotonic_s
+        clock = _clock()
+        self.now_ms = clock.now_ms
+        self.monotonic_s = clock.monotonic_s
         self._stopping = threading.Event()
 
     @property
@@ -194,13 +200,13 @@ def _work(
 def _say(schedule: str, text: str) -> None:
     from headwater.spark.schedules.serving import shown
 
-    typer.echo(printable(f"{shown(SYSTEM_CLOCK.now_ms())} {schedule}: {text}"), err=True)
+    typer.echo(printable(f"{shown(_clock().now_ms())} {schedule}: {text}"), err=True)
 
 
 def _show_moments(schedule: Schedule) -> None:
     from headwater.spark.schedules.serving import shown
 
-    now_ms = SYSTEM_CLOCK.now_ms()
+    now_ms = _clock().now_ms()
     for entry in schedule.entries:
         moments = [now_ms]
         for _ in range(MOMENTS_SHOWN):
