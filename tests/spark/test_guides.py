@@ -32,6 +32,7 @@ NOT_RUN = {
     "pip install": "changes the environment",
     "examples/agent_runs": "test_examples.py runs them",
     "--continuous": "goes on until it is interrupted",
+    "# until SIGTERM": "goes on until it is ended",
     "spark_jars_packages": "downloads jars",
     "s3://marts": "looks into a bucket; test_erase_everything.py runs it",
 }
@@ -118,7 +119,8 @@ def test_the_code_of_the_spark_guide_runs_as_it_stands(tmp_path: Path) -> None:
     page = fences(GUIDES / "spark.md")
     (tmp_path / "work").mkdir()
     for declared in (one for one in page if one.language == "toml"):
-        (tmp_path / "work" / "pipeline.toml").write_text(declared.text)
+        name = "schedule.toml" if "[[job]]" in declared.text else "pipeline.toml"
+        (tmp_path / "work" / name).write_text(declared.text)
     with Node.started(tmp_path / "node", flags=FLAGS) as node:
         fill_for_the_guide(node, tmp_path / "work")
         places = {
