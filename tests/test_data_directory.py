@@ -23,6 +23,15 @@ def test_one_process_at_a_time_has_it(tmp_path: Path) -> None:
     directory.lock().close()
 
 
+def test_a_new_one_is_for_the_servers_user_alone_and_one_that_is_there_stays_as_it_is(tmp_path: Path) -> None:
+    open_to_all = tmp_path / "there"
+    open_to_all.mkdir()
+    open_to_all.chmod(0o755)
+    for path, mode in ((tmp_path / "new", 0o700), (open_to_all, 0o755)):
+        DataDirectory(path).lock().close()
+        assert path.stat().st_mode & 0o777 == mode
+
+
 def test_it_is_in_use_until_the_last_process_has_ended_that_the_lock_was_passed_to(tmp_path: Path) -> None:
     directory = DataDirectory(tmp_path)
     with directory.lock() as lock:

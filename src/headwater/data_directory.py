@@ -79,12 +79,13 @@ class DataDirectory:
         return self.path / "cache" / str(worker)
 
     def lock(self) -> IO[bytes]:
-        """The directory, made if need be, is this process's, and that of its children, until the file is closed.
+        """The directory, made for this user alone if need be, is this process's, and that of its children, until the
+        file is closed.
 
         Raises DirectoryInUse, DirectoryRefused.
         """
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            self.path.mkdir(0o700, parents=True, exist_ok=True)
             lock = (self.path / "lock").open("ab")
         except OSError as error:
             raise DirectoryRefused(f"cannot use the data directory {self.path}: {error.strerror}") from None
