@@ -40,6 +40,7 @@ _TABLE: dict[bytes, tuple[tuple[bytes, str], ...]] = {
     ),
     b"PUT": (
         (_OWN + rb"/buckets/([^/]+)/public", "bucket.public"),
+        (_OWN + rb"/buckets/([^/]+)/schema", "bucket.schema"),
         (_SUBSCRIPTION, "subscription.put"),
         (rb"/v0/routers/([^/]+)", "router.put"),
         (_ONE_BUCKET, "bucket.make"),
@@ -48,6 +49,7 @@ _TABLE: dict[bytes, tuple[tuple[bytes, str], ...]] = {
     b"DELETE": (
         (_OWN + rb"/tokens/([^/]+)", "key.revoke"),
         (_OWN + rb"/buckets/([^/]+)/public", "bucket.private"),
+        (_OWN + rb"/buckets/([^/]+)/schema", "bucket.no_schema"),
         (_OWN + rb"/groups/([0-9]+/backup/[^/]+)", "backup.end"),
         (_SUBSCRIPTION, "subscription.delete"),
         (_SUBSCRIPTION + rb"/streams/.+", "subscription.change"),
