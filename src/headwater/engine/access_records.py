@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import msgspec
 
+from headwater.engine.row_changes import RowChanges
 from headwater.security.principals import Scope
 
 ENDED_MAX = 1_000
@@ -74,18 +75,18 @@ def encode(event: AccessEvent) -> bytes:
     return _encode(event)
 
 
-class AccessRecords:
+class AccessRecords(RowChanges):
     """The `Domain` of access, of one group. Only that of the directory group ever has any."""
 
     name = "access"
     in_memory = True
 
     def __init__(self) -> None:
+        super().__init__()
         self.keys: dict[str, AccessKey] = {}
         self.public: dict[str, int] = {}
         self._ended: dict[str, None] = {}
         """Revoked keys, the first first."""
-        self._changes: dict[str, bytes | None] = {}
         self.version = 0
         """Grows with every change."""
 
@@ -123,14 +124,6 @@ class AccessRecords:
         ended = [(key.ended_ms, id) for id, key in self.keys.items() if key.ended_ms is not None]
         self._ended = {id: None for _, id in sorted(ended)}
         self.version += 1
-
-    def changes(self) -> dict[str, bytes | None]:
-        changes, self._changes = self._changes, {}
-        return changes
-
-    def retry(self, changes: dict[str, bytes | None]) -> None:
-        for name, row in changes.items():
-            self._changes.setdefault(name, row)
 
     # ---- inside -------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import msgspec
 
+from headwater.engine.row_changes import RowChanges
 from headwater.ports import Catalog
 
 KEPT_MAX = 65_536
@@ -39,17 +40,17 @@ def encode(event: Placed) -> bytes:
     return _encode(event)
 
 
-class Placements:
+class Placements(RowChanges):
     """The `Domain` of placements, of one group."""
 
     name = "placements"
     in_memory = False
 
     def __init__(self, catalog: Catalog) -> None:
+        super().__init__()
         self._catalog = catalog
         self._any = catalog.has_things(self.name)
         """False while there never was one: nothing has to be looked up then."""
-        self._changes: dict[str, bytes | None] = {}
         self._taken: dict[str, bytes | None] = {}
         """What the last checkpoint was given: the catalog may not have it yet."""
         self._kept: dict[str, Placement | None] = {}
@@ -84,9 +85,5 @@ class Placements:
         raise RuntimeError("placements are looked up, not loaded")
 
     def changes(self) -> dict[str, bytes | None]:
-        self._taken, self._changes = self._changes, {}
+        self._taken = super().changes()
         return self._taken
-
-    def retry(self, changes: dict[str, bytes | None]) -> None:
-        for key, row in changes.items():
-            self._changes.setdefault(key, row)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
+from headwater.engine.row_changes import RowChanges
 from headwater.model.routers import PassedOver, RouterConfig
 
 
@@ -48,15 +49,15 @@ class Router:
         self.passed = passed
 
 
-class RouterDefinitions:
+class RouterDefinitions(RowChanges):
     """The `Domain` of routers, of one group. Only that of the directory group ever has any."""
 
     name = "routers"
     in_memory = True
 
     def __init__(self) -> None:
+        super().__init__()
         self.by_name: dict[str, Router] = {}
-        self._changes: dict[str, bytes | None] = {}
 
     def configs(self) -> dict[str, RouterConfig]:
         return {name: router.config for name, router in self.by_name.items()}
@@ -78,11 +79,3 @@ class RouterDefinitions:
     def restore(self, things: dict[str, bytes]) -> None:
         for name, row in things.items():
             self.by_name[name] = Router(name, *_decode_row(row))
-
-    def changes(self) -> dict[str, bytes | None]:
-        changes, self._changes = self._changes, {}
-        return changes
-
-    def retry(self, changes: dict[str, bytes | None]) -> None:
-        for name, row in changes.items():
-            self._changes.setdefault(name, row)

@@ -13,6 +13,7 @@ from contextlib import suppress
 import msgspec
 
 from headwater.engine.group import Group
+from headwater.engine.row_changes import RowChanges
 from headwater.errors import Failure
 from headwater.model.names import DEFAULT_BUCKET
 
@@ -53,15 +54,15 @@ def encode(event: SchemaEvent) -> bytes:
     return _encode(event)
 
 
-class SchemaRecords:
+class SchemaRecords(RowChanges):
     """The `Domain` of schemas, of one group. Only that of the directory group ever has any."""
 
     name = "bucket-schemas"
     in_memory = True
 
     def __init__(self) -> None:
+        super().__init__()
         self.by_bucket: dict[str, BucketSchema] = {}
-        self._changes: dict[str, bytes | None] = {}
 
     def apply(self, body: bytes, at_ms: int, position: int) -> None:
         event = _decode_event(body)
@@ -75,14 +76,6 @@ class SchemaRecords:
 
     def restore(self, things: dict[str, bytes]) -> None:
         self.by_bucket = {bucket: _decode_row(row) for bucket, row in things.items()}
-
-    def changes(self) -> dict[str, bytes | None]:
-        changes, self._changes = self._changes, {}
-        return changes
-
-    def retry(self, changes: dict[str, bytes | None]) -> None:
-        for name, row in changes.items():
-            self._changes.setdefault(name, row)
 
 
 def created(group: Group, bucket: str) -> int | None:

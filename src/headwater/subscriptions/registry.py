@@ -17,6 +17,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from headwater.engine.row_changes import RowChanges
 from headwater.model import subscriptions as model
 from headwater.model.glob import Patterns
 from headwater.model.subscriptions import Config, Link, Subscription, Wake
@@ -122,20 +123,20 @@ class Index:
         self.version += 1
 
 
-class Registry:
+class Registry(RowChanges):
     """The `Domain` of subscriptions in one group."""
 
     name = "subscriptions"
     in_memory = True
 
     def __init__(self, index: Index | None = None) -> None:
+        super().__init__()
         self.by_id: dict[str, Subscription] = {}
         self.index = Index() if index is None else index
         """Shared by the registries of the groups that a process serves. One that it only follows has its own: nothing
         wakes its subscriptions."""
         self._tombstones: dict[str, _TombstoneRow] = {}
         # Rows are encoded when they change, not when they are asked for: a checkpoint must not stall the loop.
-        self._changes: dict[str, bytes | None] = {}
 
     def named_by(self, path: str) -> list[str]:
         """Ids of the subscriptions that name a stream, whether or not it is there."""
@@ -212,14 +213,6 @@ class Registry:
                 if pending:
                     sub.pending[path] = None
         self._tombstones = dict(sorted(buried, key=lambda entry: entry[1][1]))
-
-    def changes(self) -> dict[str, bytes | None]:
-        changes, self._changes = self._changes, {}
-        return changes
-
-    def retry(self, changes: dict[str, bytes | None]) -> None:
-        for name, row in changes.items():
-            self._changes.setdefault(name, row)
 
     # ---- inside -------------------------------------------------------------------------------------------------
 
